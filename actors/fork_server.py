@@ -1,18 +1,20 @@
-"""The process that server actors are forked from: ``python -P -m raylog.actors.fork_server LOCK LISTENER RAYLET SCRIPT …``.
+"""The process that server actors are forked from: ``python -P -m raylog.actors.fork_server LOCK
+LISTENER RAYLET SCRIPT …``.
 
-The first worker of a raylet becomes it (``raylog.placement.worker_setup`` tells how). It imports Ray
-and raylog's servers once, and then forks a process for each request: its own first, whose script and
-arguments are on its command line, then those that come over its socket. A forked process takes over
-the arguments and the environment of its request and runs Ray's worker script. From there on it is a
-worker like any other.
+The first worker of a raylet becomes it (``raylog.placement.worker_setup`` tells how). It imports
+Ray and raylog's servers once, and then forks a process for each request: its own first, whose
+script and arguments are on its command line, then those that come over its socket. A forked process
+takes over the arguments and the environment of its request and runs Ray's worker script. From there
+on it is a worker like any other.
 
 The first three arguments are file descriptors: the lock that makes this the only fork server of its
-raylet and environment, the socket, and the raylet's process. The fork server ends with the raylet, and
-when no process that it has forked has been there for a while. Until then it waits, and does nothing.
+raylet and environment, the socket, and the raylet's process. The fork server ends with the raylet,
+and when no process that it has forked has been there for a while. Until then it waits, and does
+nothing.
 
-Forking is refused where it would not be safe, and the workers start in Ray's own way: where an import
-has started a thread, and where one has drawn random numbers in Ray's C++ code, because all forked
-processes would go on with the same numbers, and so give the same ids to different objects.
+Forking is refused where it would not be safe, and the workers start in Ray's own way: where an
+import has started a thread, and where one has drawn random numbers in Ray's C++ code, because all
+forked processes would go on with the same numbers, and so give the same ids to different objects.
 """
 
 from __future__ import annotations
@@ -104,7 +106,9 @@ def _drawn_by_a_forked_process() -> bytes:
 
 
 def serve(held: Descriptors, first: Worker) -> Worker | None:
-    """Returns in each forked process: which worker it is. In this one None, when it is needed no more."""
+    """Returns in each forked process: which worker it is. In this one None, when it is needed no
+    more.
+    """
     if os.fork() == 0:
         _let_go(held)
         return first
@@ -155,7 +159,9 @@ def _reap() -> bool:
 
 
 def _fork_for(connection: socket.socket) -> bool:
-    """Fork for whoever asked, and say so; True in the forked process. Without a word they go another way."""
+    """Fork for whoever asked, and say so; True in the forked process. Without a word they go
+    another way.
+    """
     try:
         pid = os.fork()
     except OSError:

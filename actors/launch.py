@@ -1,17 +1,21 @@
-"""Starts a cluster's controllers on Ray, from a process of its own: ``python -m raylog.actors.launch`` with JSON on its input.
+"""Starts a cluster's controllers on Ray, from a process of its own: ``python -m
+raylog.actors.launch`` with JSON on its input.
 
-Server actors must outlive the driver that asked for them and inherit nothing of it: neither its ``working_dir``, which Ray
-deletes with the driver's job, nor ``uv run``'s wrapping of the interpreter. An actor inherits its creator's job, so the
-creator is this short-lived process, a job without a runtime environment. It makes the placement groups of the disks,
-creates the controllers that are not there, each pinned to its disk, waits until they listen, and prints one line of JSON:
-``{"controllers": [[host, port], …]}`` or ``{"error": …}``. Before that it prints a line ``{"progress": [processes up, controllers
-that listen, how far the processes are], "words": …}`` whenever one of these numbers rises.
+Server actors must outlive the driver that asked for them and inherit nothing of it: neither its
+``working_dir``, which Ray deletes with the driver's job, nor ``uv run``'s wrapping of the
+interpreter. An actor inherits its creator's job, so the creator is this short-lived process, a job
+without a runtime environment. It makes the placement groups of the disks, creates the controllers
+that are not there, each pinned to its disk, waits until they listen, and prints one line of JSON:
+``{"controllers": [[host, port], …]}`` or ``{"error": …}``. Before that it prints a line
+``{"progress": [processes up, controllers that listen, how far the processes are], "words": …}``
+whenever one of these numbers rises.
 
-Input: ``{"ray_address", "offers_token", "disks": [folder, …], "controller_disks": [folder, …], "host", "timeout_s"}``. Or, for
-a cluster whose brokers are Ray nodes, ``{"ray_address", "offers_token", "provisioner": {"expected": disks, "controllers": 1, 3 or
-null, "configs": {…}}, "timeout_s"}``: then it starts the provisioner, which does all that, and prints ``{"provisioner": …}``, how
-things stand. ``offers_token``: the Ray takes the token that this machine has. It is an error if nothing has moved for
-``timeout_s`` seconds.
+Input: ``{"ray_address", "offers_token", "disks": [folder, …], "controller_disks": [folder, …],
+"host", "timeout_s"}``. Or, for a cluster whose brokers are Ray nodes, ``{"ray_address",
+"offers_token", "provisioner": {"expected": disks, "controllers": 1, 3 or null, "configs": {…}},
+"timeout_s"}``: then it starts the provisioner, which does all that, and prints ``{"provisioner":
+…}``, how things stand. ``offers_token``: the Ray takes the token that this machine has. It is an
+error if nothing has moved for ``timeout_s`` seconds.
 """
 
 from __future__ import annotations
@@ -106,7 +110,9 @@ def _await_started(
 
 
 def _why_not_started(slow: Sequence[tuple[str, Any]], timeout_s: float) -> str:
-    """For those whose controllers haven't started in time: by their disks' folders, whether Ray has made a process at all."""
+    """For those whose controllers haven't started in time: by their disks' folders, whether Ray has
+    made a process at all.
+    """
     asked = {actor.pid.remote(): path for path, actor in slow}
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=PROCESS_ANSWER_S)
     found = []

@@ -1,7 +1,9 @@
-"""The provisioner as a Ray actor: what it has done on nodes are Ray tasks there, and controllers are Ray actors.
+"""The provisioner as a Ray actor: what it has done on nodes are Ray tasks there, and controllers
+are Ray actors.
 
-One detached actor per Ray, on the head, restarted by Ray; it begins by itself and keeps nothing. A task goes to the node that offers the
-disk (and fails if that node has gone); it needs no CPU. Every server listens on its own node's address.
+One detached actor per Ray, on the head, restarted by Ray; it begins by itself and keeps nothing. A
+task goes to the node that offers the disk (and fails if that node has gone); it needs no CPU. Every
+server listens on its own node's address.
 
 Nobody waits for it but ``raylog up`` and a shutdown, which ends it before the controllers end.
 """

@@ -1,14 +1,18 @@
-"""The actors' classes: each a plain server and the few lines that make it an actor. (``ray_classes`` makes Ray's of them.)
+"""The actors' classes: each a plain server and the few lines that make it an actor.
+(``ray_classes`` makes Ray's of them.)
 
-``__init__`` only stores its arguments (an ``__init__`` that raises makes an actor dead for good); ``start`` opens the
-server on the actor's own event loop, which is uvloop's, and returns where it listens. A server that ends by itself (told to
-exit, or replaced) ends the process. So does an actor that nobody has started within ``ABANDONED_AFTER_S``: the controller that
-created it died before it could, and the next one knows nothing of it.
+``__init__`` only stores its arguments (an ``__init__`` that raises makes an actor dead for good);
+``start`` opens the server on the actor's own event loop, which is uvloop's, and returns where it
+listens. A server that ends by itself (told to exit, or replaced) ends the process. So does an actor
+that nobody has started within ``ABANDONED_AFTER_S``: the controller that created it died before it
+could, and the next one knows nothing of it.
 
-Ray wakes the main thread of every worker process a hundred times a second, to ask for signals: four fifths of the CPU time of a
-process that has nothing to do. It doesn't while that thread is in a method. So the servers that nobody calls through Ray once they
-have joined (all but controllers) run in a thread of their own, and ``serve``, which never returns, has the main thread from then on.
-Signals interrupt it there, and what ends a process from outside (``ray.kill``, the raylet's death) doesn't need that thread.
+Ray wakes the main thread of every worker process a hundred times a second, to ask for signals: four
+fifths of the CPU time of a process that has nothing to do. It doesn't while that thread is in a
+method. So the servers that nobody calls through Ray once they have joined (all but controllers) run
+in a thread of their own, and ``serve``, which never returns, has the main thread from then on.
+Signals interrupt it there, and what ends a process from outside (``ray.kill``, the raylet's death)
+doesn't need that thread.
 """
 
 from __future__ import annotations
@@ -140,9 +144,11 @@ class MemberActor:
         return self._background.run(self._member.start())
 
     def joined(self) -> None:
-        """Wait until the server, which was started, has had its first session. The last call that is answered: ``serve`` follows.
+        """Wait until the server, which was started, has had its first session. The last call that
+        is answered: ``serve`` follows.
 
-        It is the actor's own call: a controller that had it under way could not be ended by a signal before the actor has ended.
+        It is the actor's own call: a controller that had it under way could not be ended by a
+        signal before the actor has ended.
         """
         self._background.run(self._member.joined())
         me: Any = ray.get_runtime_context().current_actor
@@ -153,7 +159,9 @@ class MemberActor:
         return os.getpid()
 
     def serve(self) -> None:
-        """Keep the main thread for as long as the process lives: no later call is answered, and Ray wakes it no more."""
+        """Keep the main thread for as long as the process lives: no later call is answered, and Ray
+        wakes it no more.
+        """
         self._background.thread.join()
 
 
@@ -169,7 +177,9 @@ class PartitionReplicaActor(MemberActor):
 
 
 class CoordinatorActor(PartitionReplicaActor):
-    """Holds the replicas of internal topics on one disk, and so runs the groups of those that it leads."""
+    """Holds the replicas of internal topics on one disk, and so runs the groups of those that it
+    leads.
+    """
 
 
 class BrokerActor(MemberActor):
@@ -193,7 +203,9 @@ class ControllerActor(ServerActor):
         self._serving = asyncio.get_running_loop().create_task(self._serve())
 
     async def _serve(self) -> None:
-        """Start the controller. One that cannot start, as on a disk that fails, leaves its place to the process that Ray starts next."""
+        """Start the controller. One that cannot start, as on a disk that fails, leaves its place to
+        the process that Ray starts next.
+        """
         try:
             await self.start()
         except Exception as error:
@@ -211,7 +223,8 @@ class ControllerActor(ServerActor):
             await asyncio.to_thread(retire, server.directory_ids(), self._launcher.waiting())
 
     async def credentials(self) -> tuple[str, list[Endpoint], bytes]:
-        """What a client inside this Ray needs: cluster id, the controllers' addresses, the own first, secret.
+        """What a client inside this Ray needs: cluster id, the controllers' addresses, the own
+        first, secret.
 
         Inside Ray everyone is trusted.
         """

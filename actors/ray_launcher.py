@@ -1,8 +1,9 @@
 """How the controller starts server actors on Ray.
 
-Calls block, so the controller server runs them in threads of their own (``CREATIONS_AT_ONCE``). With Ray's head away
-creations wait there, and the controller goes on. An actor is detached, never restarted by Ray (``max_restarts=0``), pinned into the
-placement group of its disk, and takes nothing of a user's runtime environment: its creator is the controller, whose own job has none.
+Calls block, so the controller server runs them in threads of their own (``CREATIONS_AT_ONCE``).
+With Ray's head away creations wait there, and the controller goes on. An actor is detached, never
+restarted by Ray (``max_restarts=0``), pinned into the placement group of its disk, and takes
+nothing of a user's runtime environment: its creator is the controller, whose own job has none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ JOIN_PATIENCE_S = 30.0
 
 
 def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
-    """The options of an actor of that disk: in the disk's group if it ever had one, else pinned to this node's address."""
+    """The options of an actor of that disk: in the disk's group if it ever had one, else pinned to
+    this node's address.
+    """
     group = find_group(directory_id)
     if group is None and directory_id in advertised_disks():
         group = ensure_group(directory_id)
@@ -38,8 +41,10 @@ def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
 
 
 def retire(directory_ids: Sequence[uuid.UUID], waiting: Sequence[Any] = ()) -> None:
-    """Called by a controller's own actor, last of all: give these disks' reservations back but for the own, which is the last of them, and
-    end without being restarted. So do the actors in ``waiting``, and controllers whose nodes are away."""
+    """Called by a controller's own actor, last of all: give these disks' reservations back but for
+    the own, which is the last of them, and end without being restarted. So do the actors in
+    ``waiting``, and controllers whose nodes are away.
+    """
     _stop_provisioner(directory_ids)
     me = ray.get_runtime_context().current_actor
     for actor in waiting:
@@ -60,7 +65,9 @@ def _end_waiting_controller(directory_id: uuid.UUID) -> None:
 
 
 def _stop_provisioner(directory_ids: Sequence[uuid.UUID]) -> None:
-    """End the provisioner of the cluster with these disks, if there is one: else it would start again what is being shut down."""
+    """End the provisioner of the cluster with these disks, if there is one: else it would start
+    again what is being shut down.
+    """
     try:
         provisioner: Any = ray.get_actor(PROVISIONER_NAME, namespace=NAMESPACE)
         if ray.get(provisioner.stop.remote(directory_ids), timeout=PROVISIONER_PATIENCE_S):
@@ -72,21 +79,27 @@ def _stop_provisioner(directory_ids: Sequence[uuid.UUID]) -> None:
 
 
 class RayLauncher:
-    """Creates detached server actors. ``host`` is what they listen on: an address, or OWN_ADDRESS of each."""
+    """Creates detached server actors. ``host`` is what they listen on: an address, or OWN_ADDRESS
+    of each.
+    """
 
     def __init__(self, host: str) -> None:
         self._host = host
         self._waiting: dict[str, Any] = {}  # actors that Ray has not started yet, by name
 
     def waiting(self) -> list[Any]:
-        """The actors that Ray has found no place for yet: their disk's node is away, or its disk was replaced."""
+        """The actors that Ray has found no place for yet: their disk's node is away, or its disk
+        was replaced.
+        """
         return list(self._waiting.values())
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
-        """Create the actor and wait until it listens and the active controller knows it; raises what its opening raised.
+        """Create the actor and wait until it listens and the active controller knows it; raises
+        what its opening raised.
 
-        Raises Ray's error if it died before that; afterwards its session tells. It is waited for ``JOIN_PATIENCE_S`` to be known. Blocks
-        as long as Ray has no place for the actor: a disk whose node is away, a head that is away.
+        Raises Ray's error if it died before that; afterwards its session tells. It is waited for
+        ``JOIN_PATIENCE_S`` to be known. Blocks as long as Ray has no place for the actor: a disk
+        whose node is away, a head that is away.
         """
         from raylog.actors.ray_classes import RAY_CLASSES
 

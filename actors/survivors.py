@@ -1,18 +1,22 @@
 """What the garbage collector of a server's process does not look through again and again.
 
-A full collection looks at every object that can be part of a cycle: with some hundred replicas that takes 10 to 100 ms, for which the
-event loop stands still, and nearly all of them stay. So what survives a full collection that took long is *frozen* (``gc.freeze``): left
-out of collections from there on. The next ones are short.
+A full collection looks at every object that can be part of a cycle: with some hundred replicas that
+takes 10 to 100 ms, for which the event loop stands still, and nearly all of them stay. So what
+survives a full collection that took long is *frozen* (``gc.freeze``): left out of collections from
+there on. The next ones are short.
 
-A frozen object is still freed when its last reference goes, as ever. A cycle of frozen objects, such as the log of a replica that has
-moved away, is not. So before more objects have been frozen than lasted through the last *thorough* collection (at the start:
-``LASTING_COUNT``, about what is imported), all are thawed. The next full collection is a thorough one: it frees such cycles, and what
-survives it is frozen and counted anew. What leaks meanwhile is never more than that. A thorough collection takes as long as the process
-is large, and writes to the memory that a forked process shares with its fork server.
+A frozen object is still freed when its last reference goes, as ever. A cycle of frozen objects,
+such as the log of a replica that has moved away, is not. So before more objects have been frozen
+than lasted through the last *thorough* collection (at the start: ``LASTING_COUNT``, about what is
+imported), all are thawed. The next full collection is a thorough one: it frees such cycles, and
+what survives it is frozen and counted anew. What leaks meanwhile is never more than that. A
+thorough collection takes as long as the process is large, and writes to the memory that a forked
+process shares with its fork server.
 
-Collections are seven times rarer than Python's are. What requests allocate is freed by its last reference, so there is little to collect,
-but each request that waits, for half a second perhaps, outlives the young generations. With 2,000 clients that made two full collections
-a second, 3 to 12 ms each: the p99 of acknowledgements was 4.4 ms, and is 1.4.
+Collections are seven times rarer than Python's are. What requests allocate is freed by its last
+reference, so there is little to collect, but each request that waits, for half a second perhaps,
+outlives the young generations. With 2,000 clients that made two full collections a second, 3 to 12
+ms each: the p99 of acknowledgements was 4.4 ms, and is 1.4.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ _FULL: Final = 2  # the oldest generation
 
 
 class Survivors:
-    """One for each process that runs raylog's servers only. Collections may happen in any thread, one at a time."""
+    """One for each process that runs raylog's servers only. Collections may happen in any thread,
+    one at a time.
+    """
 
     def __init__(self, *, slow_s: float = SLOW_S, lasting_count: int = LASTING_COUNT) -> None:
         """Survivors of a full collection that took at least ``slow_s`` of CPU time are frozen."""
@@ -39,7 +45,9 @@ class Survivors:
         self._is_thorough = False  # the next full collection
 
     def watch(self) -> None:
-        """Freeze what is there, which is what has been imported, and the survivors of slow collections, rarer ones from here on."""
+        """Freeze what is there, which is what has been imported, and the survivors of slow
+        collections, rarer ones from here on.
+        """
         gc.freeze()
         gc.set_threshold(YOUNG_COUNT, *gc.get_threshold()[1:])
         gc.callbacks.append(self._look)

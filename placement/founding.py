@@ -1,12 +1,15 @@
-"""Which broker each disk belongs to, and which disks hold a new cluster's metadata. Pure: what nodes say of their disks comes in.
+"""Which broker each disk belongs to, and which disks hold a new cluster's metadata. Pure: what
+nodes say of their disks comes in.
 
-A Ray node with disks is one broker: its disks share their machine's fate. Formatted disks name their broker themselves; a blank one
-joins the broker of its node, takes the place of a disk that is gone, or makes a new broker with the lowest free id. It takes a place when
-it has the path of a disk of a broker that is away, on the machine where that broker's processes were last: as a Kafka broker whose
-disk was replaced comes back under its id. Nodes are taken in the order of their addresses (then of
-their folders), so that the ids of a new cluster are those that a person would give.
+A Ray node with disks is one broker: its disks share their machine's fate. Formatted disks name
+their broker themselves; a blank one joins the broker of its node, takes the place of a disk that is
+gone, or makes a new broker with the lowest free id. It takes a place when it has the path of a disk
+of a broker that is away, on the machine where that broker's processes were last: as a Kafka broker
+whose disk was replaced comes back under its id. Nodes are taken in the order of their addresses
+(then of their folders), so that the ids of a new cluster are those that a person would give.
 
-A new cluster has three controllers where there are three brokers, else one: on the first disk of each of the lowest broker ids.
+A new cluster has three controllers where there are three brokers, else one: on the first disk of
+each of the lowest broker ids.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ class JoinedDisk:
 
 @dataclass(frozen=True, slots=True)
 class KnownBroker:
-    """What the active controller knows of a broker. ``hosts``: where its processes were when they were last heard of."""
+    """What the active controller knows of a broker. ``hosts``: where its processes were when they
+    were last heard of.
+    """
 
     broker_id: int
     is_live: bool = False
@@ -65,7 +70,9 @@ class Founding:
 
 
 def cluster_of(joined: Iterable[JoinedDisk]) -> str | None:
-    """The id of the cluster that the formatted disks belong to, None if all are blank; ClusterError if there are two."""
+    """The id of the cluster that the formatted disks belong to, None if all are blank; ClusterError
+    if there are two.
+    """
     clusters: dict[str, JoinedDisk] = {}
     for each in joined:
         if each.disk is not None:
@@ -89,9 +96,11 @@ def found(joined: Sequence[JoinedDisk], controllers: int | None = None) -> Found
 
 
 def assign_brokers(joined: Sequence[JoinedDisk], *, known: Iterable[KnownBroker]) -> dict[uuid.UUID, int]:
-    """The broker id of each blank disk, by directory id. ``known``: every registered broker, also those that are away.
+    """The broker id of each blank disk, by directory id. ``known``: every registered broker, also
+    those that are away.
 
-    A disk is left out while it is too early to tell: another one that was in its place counts as joined, or its broker as live, still.
+    A disk is left out while it is too early to tell: another one that was in its place counts as
+    joined, or its broker as live, still.
     """
     of_node: dict[str, int] = {}
     for each in joined:
@@ -119,7 +128,9 @@ def assign_brokers(joined: Sequence[JoinedDisk], *, known: Iterable[KnownBroker]
 
 
 def rack_of(blank: JoinedDisk, joined: Iterable[JoinedDisk]) -> str | None:
-    """The rack of a blank disk's broker: what was reserved, what its node says, else that of another disk of its node."""
+    """The rack of a blank disk's broker: what was reserved, what its node says, else that of
+    another disk of its node.
+    """
     reserved = blank.reservation.rack if blank.reservation is not None else None
     others = (each.disk.rack for each in joined if each.node == blank.node and each.disk is not None and each.disk.rack)
     return reserved or blank.rack or next(others, None)

@@ -1,26 +1,32 @@
 """Pinning actors to disks with Ray's own scheduler.
 
-A Ray node that holds a disk was started with the resource ``raylog:disk:<directory id>`` (capacity 1,000; ``resources``
-says it). One detached placement group per disk reserves the whole of it, and every actor that writes to the disk is
-scheduled into that group with ``num_cpus=0`` and 1 of the resource: an actor that asked for no resource would ignore its group.
-When the folder reappears on another Ray node, Ray moves the group there and actors created later follow.
+A Ray node that holds a disk was started with the resource ``raylog:disk:<directory id>`` (capacity
+1,000; ``resources`` says it). One detached placement group per disk reserves the whole of it, and
+every actor that writes to the disk is scheduled into that group with ``num_cpus=0`` and 1 of the
+resource: an actor that asked for no resource would ignore its group. When the folder reappears on
+another Ray node, Ray moves the group there and actors created later follow.
 
-Where several nodes form a cluster, only the node itself sees a disk's folder, so it says besides where that is: by a resource
-``raylog:folder:<directory id>:<path>`` of capacity 1 (``advertisement``), blank folders included. Resources are told once, when a node
-starts; so they say which folder it is and nothing of what is in it.
+Where several nodes form a cluster, only the node itself sees a disk's folder, so it says besides
+where that is: by a resource ``raylog:folder:<directory id>:<path>`` of capacity 1
+(``advertisement``), blank folders included. Resources are told once, when a node starts; so they
+say which folder it is and nothing of what is in it.
 
-A Ray that was started without disk resources is pinned by the address instead: no group, and each actor takes 0.001 of the
-node's own ``node:<ip>``. The caller says so to the user once (``ADDRESS_PIN_NOTICE``).
+A Ray that was started without disk resources is pinned by the address instead: no group, and each
+actor takes 0.001 of the node's own ``node:<ip>``. The caller says so to the user once
+(``ADDRESS_PIN_NOTICE``).
 
-Every function here asks Ray's head and blocks while the head is away, so servers call them in a thread. All are idempotent
-and work from any namespace: groups are found by their name, which holds the directory id. Knows nothing of topics.
+Every function here asks Ray's head and blocks while the head is away, so servers call them in a
+thread. All are idempotent and work from any namespace: groups are found by their name, which holds
+the directory id. Knows nothing of topics.
 
-On a Ray that somebody else started, an actor that is pinned to this node's address names ``worker_setup`` as its interpreter, so that
-its process is forked from one that has imported everything. A disk's group may move to a machine where Python is elsewhere: there
-Ray starts processes in its own way.
+On a Ray that somebody else started, an actor that is pinned to this node's address names
+``worker_setup`` as its interpreter, so that its process is forked from one that has imported
+everything. A disk's group may move to a machine where Python is elsewhere: there Ray starts
+processes in its own way.
 
-Server actors run at nice 0 (Ray's workers have 15). They can't drop fields of a job's ``runtime_env`` here, because Ray merges
-an actor's environment with its job's; who creates the first actor does that from a job without one.
+Server actors run at nice 0 (Ray's workers have 15). They can't drop fields of a job's
+``runtime_env`` here, because Ray merges an actor's environment with its job's; who creates the
+first actor does that from a job without one.
 """
 
 from __future__ import annotations
@@ -60,7 +66,9 @@ ADDRESS_PIN_NOTICE = (
     '`ray start --resources="$(raylog node resources FOLDER)"` to let disks move'
 )
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(8 << 20), "MALLOC_TRIM_THRESHOLD_": str(8 << 20)}
-"""Buffers of a megabyte come and go with every fetch: kept by the process, they cost no page faults (7 % of a leader's CPU time)."""
+"""Buffers of a megabyte come and go with every fetch: kept by the process, they cost no page faults
+(7 % of a leader's CPU time).
+"""
 RACK_LABELS = ("raylog/rack", "ray.io/availability-zone")
 """Labels of a Ray node that name its rack, the first that is there."""
 _GROUP_PREFIX = "raylog-disk-"
@@ -68,7 +76,9 @@ _GROUP_PREFIX = "raylog-disk-"
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedDisk:
-    """A disk that a live Ray node offers. ``path``: where its folder is on that node, if the node says so."""
+    """A disk that a live Ray node offers. ``path``: where its folder is on that node, if the node
+    says so.
+    """
 
     directory_id: uuid.UUID
     ray_node_id: str
@@ -113,7 +123,8 @@ def find_group(directory_id: uuid.UUID) -> PlacementGroup | None:
 def ensure_group(directory_id: uuid.UUID, *, timeout_s: float = 10) -> PlacementGroup:
     """The disk's placement group, made if missing, with its resource reserved.
 
-    Raises ClusterError if no live node offers the disk within ``timeout_s``; the group stays pending, and is placed when one does.
+    Raises ClusterError if no live node offers the disk within ``timeout_s``; the group stays
+    pending, and is placed when one does.
     """
     group = find_group(directory_id)
     if group is None:
@@ -146,9 +157,11 @@ def actor_options(
     group: PlacementGroup | None = None,
     timeout_s: float = 10,
 ) -> dict[str, Any]:
-    """The ``options(...)`` of a server actor that writes to that disk: detached, named, pinned, no CPU, nice 0.
+    """The ``options(...)`` of a server actor that writes to that disk: detached, named, pinned, no
+    CPU, nice 0.
 
-    With ``node_ip``, which is this node's, it is pinned by address, else into the disk's group (``group``, or looked up and made).
+    With ``node_ip``, which is this node's, it is pinned by address, else into the disk's group
+    (``group``, or looked up and made).
     """
     options: dict[str, Any] = {
         "name": name,

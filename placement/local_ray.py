@@ -1,7 +1,7 @@
 """The Ray that runs on this machine: where it is, found without asking Ray.
 
-Only a Ray that somebody left running on purpose (``ray start``, ``raylog up``) counts. One that lives inside a program
-(``ray.init`` in a notebook) is not found here: it ends with that program.
+Only a Ray that somebody left running on purpose (``ray start``, ``raylog up``) counts. One that
+lives inside a program (``ray.init`` in a notebook) is not found here: it ends with that program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import psutil
 
 
 def running_ray() -> str | None:
-    """``host:port`` of the Ray that RAY_ADDRESS names or ``ray start`` left running here; None if there is none.
+    """``host:port`` of the Ray that RAY_ADDRESS names or ``ray start`` left running here; None if
+    there is none.
 
     The address is the one that Ray notes for ``address="auto"``; something has to listen there.
     """
@@ -33,7 +34,8 @@ def running_ray() -> str | None:
 
 
 def forget_ray(address: str) -> None:
-    """The Ray with that address has ended: take back what it noted for ``address="auto"``, as ``ray stop`` does.
+    """The Ray with that address has ended: take back what it noted for ``address="auto"``, as ``ray
+    stop`` does.
 
     Else programs would try to reach it there. The note of another Ray stays.
     """
@@ -74,9 +76,11 @@ _WORKER_COMMAND = "--python_worker_command="
 
 @functools.cache  # it reads the command lines of all processes, and a raylet's does not change
 def python_of_workers(ray_node_id: str) -> str | None:
-    """The interpreter in which the raylet of that node, on this machine, starts workers by Ray's own script.
+    """The interpreter in which the raylet of that node, on this machine, starts workers by Ray's
+    own script.
 
-    None where it does not say so in a known way, or starts them by raylog's script: a raylet of a Ray that raylog has started.
+    None where it does not say so in a known way, or starts them by raylog's script: a raylet of a
+    Ray that raylog has started.
     """
     for process in psutil.process_iter(["name", "cmdline"]):
         command: list[str] = process.info["cmdline"] or []
@@ -93,7 +97,8 @@ COMES_UP_CPU_S = 3.0
 
 
 def coming_up(gcs_address: str) -> int:
-    """How far the processes of that Ray are on this machine, in tenths of the CPU seconds that they use until they serve.
+    """How far the processes of that Ray are on this machine, in tenths of the CPU seconds that they
+    use until they serve.
 
     What a process uses beyond ``COMES_UP_CPU_S`` is work, or idling, and does not count.
     """

@@ -1,21 +1,27 @@
 """Which broker and which disk holds each replica of a topic.
 
-Pure: brokers, disks and the two starting points (Kafka draws them at random) come in, an assignment goes out. It knows
-nothing of Ray, sessions or the metadata log; whether a broker is alive is the caller's question (it passes the live ones).
+Pure: brokers, disks and the two starting points (Kafka draws them at random) come in, an assignment
+goes out. It knows nothing of Ray, sessions or the metadata log; whether a broker is alive is the
+caller's question (it passes the live ones).
 
-The brokers are chosen exactly as Apache Kafka chooses them (``AdminUtils.assignReplicasToBrokers``, R14):
+The brokers are chosen exactly as Apache Kafka chooses them (``AdminUtils.assignReplicasToBrokers``,
+R14):
 
-1. Sort the brokers by id; with racks, interleave them so that neighbours in the list are of different racks
-   (``a0 b0 c0 a1 b1 c1``). Racks count only if every broker has one.
-2. Partition ``p`` gets its first replica, the preferred leader, from place ``p + first_broker``: leaders go round robin.
-3. Its further replicas come from the places that follow, at a distance that starts at ``shift`` and grows by one (times
-   the number of racks) with each full round of partitions, so that the partitions of one leader do not all have the same
-   followers. A broker is skipped while its rack already has a replica and another rack has none.
+1. Sort the brokers by id; with racks, interleave them so that neighbours in the list are of
+   different racks (``a0 b0 c0 a1 b1 c1``). Racks count only if every broker has one.
+2. Partition ``p`` gets its first replica, the preferred leader, from place ``p + first_broker``:
+   leaders go round robin.
+3. Its further replicas come from the places that follow, at a distance that starts at ``shift`` and
+   grows by one (times the number of racks) with each full round of partitions, so that the
+   partitions of one leader do not all have the same followers. A broker is skipped while its rack
+   already has a replica and another rack has none.
 
-The disk within a broker is the one that holds the fewest replicas so far, the first in the broker's own order on a tie.
+The disk within a broker is the one that holds the fewest replicas so far, the first in the broker's
+own order on a tie.
 
-Promises: no partition has two replicas on one broker; it spans min(racks, replication factor) racks; the number of new
-leaders differs by at most one between brokers; the disks of one broker differ by at most one replica if they started even.
+Promises: no partition has two replicas on one broker; it spans min(racks, replication factor)
+racks; the number of new leaders differs by at most one between brokers; the disks of one broker
+differ by at most one replica if they started even.
 """
 
 from __future__ import annotations
@@ -59,9 +65,9 @@ def plan_replicas(
 ) -> tuple[tuple[Placement, ...], ...]:
     """The replicas of ``partitions`` new partitions, preferred leader first.
 
-    ``first_partition`` is the number of partitions that the topic already has (growth goes on where creation ended; see
-    ``growth_start``). ``replicas_on_disk`` counts what the disks hold already. Raises InvalidPartitions or
-    InvalidReplicationFactor, with the numbers.
+    ``first_partition`` is the number of partitions that the topic already has (growth goes on where
+    creation ended; see ``growth_start``). ``replicas_on_disk`` counts what the disks hold already.
+    Raises InvalidPartitions or InvalidReplicationFactor, with the numbers.
     """
     if partitions < 1:
         raise InvalidPartitions(f"a topic needs at least one partition, not {partitions}")
@@ -84,7 +90,9 @@ def plan_replicas(
 
 
 def growth_start(brokers: Sequence[CandidateBroker], leader_of_first_partition: int) -> int:
-    """``first_broker`` and ``shift`` for new partitions of a topic whose partition 0 prefers that leader, as in Kafka."""
+    """``first_broker`` and ``shift`` for new partitions of a topic whose partition 0 prefers that
+    leader, as in Kafka.
+    """
     ids = sorted(broker.broker_id for broker in brokers)
     return next((index for index, each in enumerate(ids) if each >= leader_of_first_partition), 0)
 

@@ -1,16 +1,22 @@
-"""This program's connection to a Ray: which Ray is meant, whether it answers, and ``ray.init``; or a new Ray of its own.
+"""This program's connection to a Ray: which Ray is meant, whether it answers, and ``ray.init``; or
+a new Ray of its own.
 
-``ray.init`` can't be trusted with an address that is wrong. It dials twenty times, for about 40 s each, prints only to the terminal, and
-can't be interrupted; in other cases it ends the program. So ``connect_ray`` asks first, each question with a deadline:
+``ray.init`` can't be trusted with an address that is wrong. It dials twenty times, for about 40 s
+each, prints only to the terminal, and can't be interrupted; in other cases it ends the program. So
+``connect_ray`` asks first, each question with a deadline:
 
 1. The host's name resolves, and the port accepts a TCP connection.
-2. What listens there is the head of a Ray (its GCS answers GetClusterId), and takes the token that Ray's client would offer.
-3. A live node of that Ray runs on this machine, and its raylet answers: a Ray driver works through one.
+2. What listens there is the head of a Ray (its GCS answers GetClusterId), and takes the token that
+   Ray's client would offer.
+3. A live node of that Ray runs on this machine, and its raylet answers: a Ray driver works through
+   one.
 
-Only then does ``ray.init`` run. It gets a single attempt to reach the head, which Ray itself ends after about 40 s. That attempt, and a
-raylet that stops between question 3 and ``ray.init``, are the two things that the time-out doesn't bound.
+Only then does ``ray.init`` run. It gets a single attempt to reach the head, which Ray itself ends
+after about 40 s. That attempt, and a raylet that stops between question 3 and ``ray.init``, are the
+two things that the time-out doesn't bound.
 
-Each function raises RayError, which names the address, what answered there or didn't, and what to do.
+Each function raises RayError, which names the address, what answered there or didn't, and what to
+do.
 """
 
 from __future__ import annotations
@@ -71,7 +77,8 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class RayTarget:
-    """A Ray to connect to: ``endpoint`` is the ``host:port`` of its head; ``named_by`` says where that came from, if not from the caller.
+    """A Ray to connect to: ``endpoint`` is the ``host:port`` of its head; ``named_by`` says where
+    that came from, if not from the caller.
 
     ``is_here``: a Ray of this machine, which is offered the token that this machine has.
     """
@@ -85,7 +92,9 @@ class RayTarget:
 
 
 def find_ray(address: str) -> RayTarget:
-    """The Ray that an address means: the ``host:port`` of a head, or "auto", which is the one that ``ray.init`` would take."""
+    """The Ray that an address means: the ``host:port`` of a head, or "auto", which is the one that
+    ``ray.init`` would take.
+    """
     if address.startswith("ray://"):
         raise RayError(
             f"{address} is an address of Ray Client, which raylog doesn't work through: run this program on a node of that Ray, "
@@ -110,9 +119,11 @@ def find_ray(address: str) -> RayTarget:
 def ensure_ray(
     resources: dict[str, float], address: str | None, *, log_to_driver: bool, timeout_s: float
 ) -> tuple[bool, str]:
-    """Connect this process to a Ray, or start one with those resources; whether it was started here, and its address.
+    """Connect this process to a Ray, or start one with those resources; whether it was started
+    here, and its address.
 
-    None is the Ray that was left running on this machine, or a new one; "local" always is a new one.
+    None is the Ray that was left running on this machine, or a new one; "local" always is a new
+    one.
     """
     owns = False
     if is_connected():
@@ -158,7 +169,9 @@ def is_connected() -> bool:
 
 
 def connect_ray(address: str, timeout_s: float, *, log_to_driver: bool = False) -> Deadline:
-    """Connect this process to a Ray: "auto" or the ``host:port`` of its head. Returns the deadline, for whatever follows."""
+    """Connect this process to a Ray: "auto" or the ``host:port`` of its head. Returns the deadline,
+    for whatever follows.
+    """
     named = os.environ.get("RAY_ADDRESS", AUTO) if address == AUTO else address
     announce("the Ray of this machine" if named == AUTO else f"Ray at {named}", timeout_s)
     import ray  # takes a second or two, which doesn't count
@@ -187,7 +200,8 @@ def connect_ray(address: str, timeout_s: float, *, log_to_driver: bool = False) 
 
 
 def check_connected_ray(address: str | None, timeout_s: float) -> Deadline:
-    """That the Ray which this process is connected to answers, and is the one at ``address`` (None or "auto": any).
+    """That the Ray which this process is connected to answers, and is the one at ``address`` (None
+    or "auto": any).
 
     Returns the deadline, for whatever follows.
     """
@@ -212,7 +226,9 @@ def check_connected_ray(address: str | None, timeout_s: float) -> Deadline:
 
 
 def await_ray(target: RayTarget, deadline: Deadline) -> None:
-    """Return when ``ray.init`` may be called: the head answers, and so does a node of that Ray on this machine."""
+    """Return when ``ray.init`` may be called: the head answers, and so does a node of that Ray on
+    this machine.
+    """
     token = _token(target)
     _ask_head(target, token, deadline)
     if not is_k8s():
@@ -220,7 +236,8 @@ def await_ray(target: RayTarget, deadline: Deadline) -> None:
 
 
 def check_default_ray(timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-    """For what calls ``ray.init()`` by itself where this process has no Ray, as Ray Data does: that the Ray it would take answers.
+    """For what calls ``ray.init()`` by itself where this process has no Ray, as Ray Data does: that
+    the Ray it would take answers.
 
     Returns at once where this process has a Ray, or ``ray.init()`` would start one.
     """
@@ -274,7 +291,9 @@ def _noted() -> str | None:
 
 
 def is_k8s() -> bool:
-    """Whether tokens are Kubernetes', which only Ray's own client knows how to offer: then it's asked alone."""
+    """Whether tokens are Kubernetes', which only Ray's own client knows how to offer: then it's
+    asked alone.
+    """
     import ray
 
     raylet: Any = ray._raylet
@@ -304,7 +323,9 @@ def _own_token() -> str | None:
 
 
 def offer_token() -> None:
-    """As ``ray.init("auto")`` does, which takes no address and so might find another Ray than the one that was asked."""
+    """As ``ray.init("auto")`` does, which takes no address and so might find another Ray than the
+    one that was asked.
+    """
     from ray._private.authentication import authentication_token_setup
 
     untyped: Any = authentication_token_setup
@@ -345,7 +366,9 @@ def dial(target: RayTarget, deadline: Deadline) -> None:
 
 
 def _resolve(target: RayTarget, host: str, port: int, deadline: Deadline) -> Sequence[tuple[str, int]]:
-    """A name in a thread: name servers that don't answer can't be waited for with a time-out of one's own."""
+    """A name in a thread: name servers that don't answer can't be waited for with a time-out of
+    one's own.
+    """
     if _is_numeric(host):
         return [(host, port)]
     answers: queue.SimpleQueue[list[tuple[str, int]] | OSError] = queue.SimpleQueue()
@@ -445,7 +468,9 @@ def _other_token(target: RayTarget) -> RayError:
 
 
 def _await_local_node(target: RayTarget, token: str | None, deadline: Deadline) -> None:
-    """Wait for a live node of that Ray whose raylet runs on this machine and answers; it may have been started just now."""
+    """Wait for a live node of that Ray whose raylet runs on this machine and answers; it may have
+    been started just now.
+    """
     found = False
     while not (raylets := _local_raylets(target, token, deadline)):
         if deadline.has_passed:
@@ -465,7 +490,9 @@ def _await_local_node(target: RayTarget, token: str | None, deadline: Deadline) 
 
 
 def _local_raylets(target: RayTarget, token: str | None, deadline: Deadline) -> list[str]:
-    """Where the raylets of this machine listen that are live nodes of that Ray, the head's node first, as Ray takes them."""
+    """Where the raylets of this machine listen that are live nodes of that Ray, the head's node
+    first, as Ray takes them.
+    """
     import ray
     from ray.core.generated import gcs_pb2, gcs_service_pb2
 

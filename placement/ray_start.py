@@ -1,4 +1,6 @@
-"""``python -m raylog.placement.ray_start …`` is ``ray …``: workers are set up by ``worker_setup``, and a node may take its time."""
+"""``python -m raylog.placement.ray_start …`` is ``ray …``: workers are set up by ``worker_setup``,
+and a node may take its time.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ T = TypeVar("T")
 
 
 def started(start: Callable[[], T]) -> T:
-    """What that returns, which starts a Ray node in this process; tried again where the node did not come up.
+    """What that returns, which starts a Ray node in this process; tried again where the node did
+    not come up.
 
-    A raylet ends when its agent has not told its port after 15 s, as on a busy machine; Ray then waits for another 15 s and gives up.
-    Nothing of an attempt that failed is left.
+    A raylet ends when its agent has not told its port after 15 s, as on a busy machine; Ray then
+    waits for another 15 s and gives up. Nothing of an attempt that failed is left.
     """
     for attempt in range(1, ATTEMPTS + 1):
         with _nodes_made() as nodes:
@@ -77,10 +80,11 @@ def own_worker_setup() -> Iterator[None]:
 
 @contextmanager
 def patient_start() -> Iterator[None]:
-    """A Ray node that this process starts meanwhile has ``NODE_START_TIMEOUT_S`` to come up, as long as its raylet lives.
+    """A Ray node that this process starts meanwhile has ``NODE_START_TIMEOUT_S`` to come up, as
+    long as its raylet lives.
 
-    Ray gives it 30 s, which a busy machine may need. It asks the head for the node, over and over; here each of its questions waits for
-    the answer.
+    Ray gives it 30 s, which a busy machine may need. It asks the head for the node, over and over;
+    here each of its questions waits for the answer.
     """
     from ray._private import services
 

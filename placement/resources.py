@@ -1,4 +1,6 @@
-"""What a Ray node says of its disks when it starts, as Ray resources. Asks no Ray and imports none: see ``groups``."""
+"""What a Ray node says of its disks when it starts, as Ray resources. Asks no Ray and imports none:
+see ``groups``.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ def disk_resource(directory_id: uuid.UUID) -> str:
 
 
 def node_resources(paths: Iterable[Path]) -> dict[str, int]:
-    """What ``ray start --resources`` takes on the node that holds these formatted folders. Asks no Ray.
+    """What ``ray start --resources`` takes on the node that holds these formatted folders. Asks no
+    Ray.
 
-    Raises DiskError for a folder that is not a disk, and for one directory id in two folders (a copied disk).
+    Raises DiskError for a folder that is not a disk, and for one directory id in two folders (a
+    copied disk).
     """
     resources: dict[str, int] = {}
     for path in paths:
@@ -40,10 +44,12 @@ def node_resources(paths: Iterable[Path]) -> dict[str, int]:
 def advertisement(
     paths: Iterable[Path], *, rack: str | None = None, listeners: Listeners | None = None, configs: Configs = ()
 ) -> dict[str, int]:
-    """What ``ray start --resources`` takes on a node whose disks the cluster on this Ray may use. Asks no Ray.
+    """What ``ray start --resources`` takes on a node whose disks the cluster on this Ray may use.
+    Asks no Ray.
 
-    A blank folder is given its directory id, and ``rack``, which it keeps; ``listeners`` and ``configs`` are noted in any.
-    Raises DiskError for a folder that is missing, or neither blank nor a disk, and for one directory id in two folders (a copied disk).
+    A blank folder is given its directory id, and ``rack``, which it keeps; ``listeners`` and
+    ``configs`` are noted in any. Raises DiskError for a folder that is missing, or neither blank
+    nor a disk, and for one directory id in two folders (a copied disk).
     """
     resources: dict[str, int] = {}
     for path in paths:

@@ -1,14 +1,15 @@
 """How raylog begins a worker process of Ray's; Ray's own script for this is ``setup_worker.py``.
 
-Ray's script imports all of Ray to apply a runtime environment, and then executes another interpreter
-that imports all of Ray again. On two cores that bring up a dozen servers, these imports and raylog's
-own are nearly all of the time. So server actors are forked from a process that has imported
-everything once: the fork server (``raylog.actors.fork_server``).
+Ray's script imports all of Ray to apply a runtime environment, and then executes another
+interpreter that imports all of Ray again. On two cores that bring up a dozen servers, these imports
+and raylog's own are nearly all of the time. So server actors are forked from a process that has
+imported everything once: the fork server (``raylog.actors.fork_server``).
 
 The first server actor of a raylet becomes the fork server. It stays a child of the raylet, and the
-actors' processes are its children. Each later one hands its arguments and environment over and ends.
-A fork server serves one environment only, because C code reads some variables once, before the fork.
-The id of the job is one of these, so each job has a fork server: a cluster's servers are of one job.
+actors' processes are its children. Each later one hands its arguments and environment over and
+ends. A fork server serves one environment only, because C code reads some variables once, before
+the fork. The id of the job is one of these, so each job has a fork server: a cluster's servers are
+of one job.
 
 Every other worker, and one that cannot be forked, is set up by Ray's own script. This script runs
 once per worker, so it imports only small modules of the standard library, and nothing of raylog's.
@@ -57,13 +58,16 @@ def environment_of(context: dict[str, object]) -> dict[str, str] | None:
 
 
 def meeting_point(raylet_socket: str, environment: dict[str, str]) -> str:
-    """The path of the fork server's socket: beside the raylet's, and no longer than the shortest name there."""
+    """The path of the fork server's socket: beside the raylet's, and no longer than the shortest
+    name there.
+    """
     digest = zlib.crc32(repr((os.getppid(), sorted(environment.items()))).encode())
     return os.path.join(os.path.dirname(raylet_socket), f"rf{digest:08x}")
 
 
 def hand_over(path: str, arguments: list[str], environment: dict[str, str]) -> bool:
-    """Have the fork server fork this worker. False where it does not, so that another way may be taken.
+    """Have the fork server fork this worker. False where it does not, so that another way may be
+    taken.
 
     The request is sent when the fork server has asked for it: one that begins to listen after this
     process has given up forks nothing.
@@ -84,7 +88,9 @@ def hand_over(path: str, arguments: list[str], environment: dict[str, str]) -> b
 
 
 def become_fork_server(path: str, lock: int, arguments: list[str], environment: dict[str, str]) -> None:
-    """Listen, then go on as the fork server in a fresh interpreter, whose environment is that of the workers."""
+    """Listen, then go on as the fork server in a fresh interpreter, whose environment is that of
+    the workers.
+    """
     if os.path.exists(path):
         os.unlink(path)  # of a fork server that has ended: the lock is this one's
     raylet = os.pidfd_open(os.getppid())
@@ -117,7 +123,9 @@ def be_forked(path: str, arguments: list[str], environment: dict[str, str]) -> N
 
 
 def rays_own_script(scripts: list[str]) -> str:
-    """Where Ray's own script is: beside the script that Python workers run. Java's command names none."""
+    """Where Ray's own script is: beside the script that Python workers run. Java's command names
+    none.
+    """
     if scripts:
         return os.path.join(os.path.dirname(scripts[0]), RAYS_OWN)
     from importlib.util import find_spec

@@ -1,4 +1,6 @@
-"""An event loop in a daemon thread of its own, uvloop's where it is installed, to which other threads hand coroutines over."""
+"""An event loop in a daemon thread of its own, uvloop's where it is installed, to which other
+threads hand coroutines over.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class BackgroundLoop:
         self.loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """The coroutine's result, waited for by this thread. Not to be called on the loop's own thread."""
+        """The coroutine's result, waited for by this thread. Not to be called on the loop's own
+        thread.
+        """
         if threading.current_thread() is self.thread:
             work.close()
             raise ClosedError(

@@ -1,8 +1,9 @@
-"""The time and the chance that clients and Brokers go by: those of the event loop that they live in.
+"""The time and the chance that clients and Brokers go by: those of the event loop that they live
+in.
 
-A loop that simulates time (``raylog.simulator``) has a ``clock`` of its own. Everywhere else it is the
-machine's, which any thread may read; the loop's own ``time`` may lag behind that of the threads that
-hand records over.
+A loop that simulates time (``raylog.simulator``) has a ``clock`` of its own. Everywhere else it is
+the machine's, which any thread may read; the loop's own ``time`` may lag behind that of the threads
+that hand records over.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
-"""The life of a cluster as its user sees it: ``init``, ``connect`` and the ``Cluster`` that both return.
+"""The life of a cluster as its user sees it: ``init``, ``connect`` and the ``Cluster`` that both
+return.
 
-``init`` makes an embedded cluster under a folder: one disk per broker (``<folder>/broker-<id>``), formatted on first
-use. It uses the Ray that runs, or starts a small one on the loopback interface, then has a process of its own
-(``raylog.actors.launch``) create the controller; the controller creates everything else. The folder is the truth:
-``init`` on it after a stop, a crash or on a new Ray brings the data back. Calling it again in the same process returns
-the same cluster, and in another process attaches to it.
+``init`` makes an embedded cluster under a folder: one disk per broker (``<folder>/broker-<id>``),
+formatted on first use. It uses the Ray that runs, or starts a small one on the loopback interface,
+then has a process of its own (``raylog.actors.launch``) create the controller; the controller
+creates everything else. The folder is the truth: ``init`` on it after a stop, a crash or on a new
+Ray brings the data back. Calling it again in the same process returns the same cluster, and in
+another process attaches to it.
 
-``arrange`` has the nodes of a Ray run a cluster whose brokers are these nodes, each with its own folders.
+``arrange`` has the nodes of a Ray run a cluster whose brokers are these nodes, each with its own
+folders.
 
-``connect`` finds a running cluster through Ray and returns the same kind of handle; nothing is started.
+``connect`` finds a running cluster through Ray and returns the same kind of handle; nothing is
+started.
 """
 
 from __future__ import annotations
@@ -81,9 +85,11 @@ _lock = threading.Lock()
 
 
 class Cluster:
-    """A running cluster. Cheap, picklable (the folder and Ray's ownership stay behind), usable from any thread.
+    """A running cluster. Cheap, picklable (the folder and Ray's ownership stay behind), usable from
+    any thread.
 
-    As a context manager it is shut down at the end by the process that started it; others leave it running.
+    As a context manager it is shut down at the end by the process that started it; others leave it
+    running.
     """
 
     def __init__(
@@ -128,7 +134,9 @@ class Cluster:
         return AdminClient(self._live_address(), **config)
 
     def status(self, timeout_s: float = 10) -> dict[str, Any]:
-        """What the controller knows: ``brokers``, ``actors`` (with process ids), ``topics``, ``controller``. Plain values."""
+        """What the controller knows: ``brokers``, ``actors`` (with process ids), ``topics``,
+        ``controller``. Plain values.
+        """
         reply = call(self._live_address(), ClusterStatusRequest(), timeout_s=timeout_s)
         status: dict[str, Any] = reply.status
         learn_servers(self.address, dict(map(_server, filter(_listens, status["actors"]))))
@@ -139,7 +147,8 @@ class Cluster:
         return ",".join(each["listener"] for each in self.status(timeout_s)["brokers"] if each["listener"])
 
     def quorum(self, timeout_s: float = 2) -> dict[str, Any]:
-        """The controllers as the active one sees them, or, without an active one, as any that answers does. Plain values.
+        """The controllers as the active one sees them, or, without an active one, as any that
+        answers does. Plain values.
 
         Each controller is asked for ``timeout_s`` seconds at most. ClusterError if none answers.
         """
@@ -159,10 +168,11 @@ class Cluster:
         return max(told, key=lambda quorum: (quorum["leader_epoch"], quorum["high_watermark"]))
 
     def shutdown(self, timeout_s: float | None = None) -> None:
-        """End every server cleanly and, if ``init`` started Ray, Ray too. Data stays; ``init`` on the folder brings it back.
+        """End every server cleanly and, if ``init`` started Ray, Ray too. Data stays; ``init`` on
+        the folder brings it back.
 
-        ``timeout_s`` None: a minute, and 20 ms more for each replica, whose log has to be flushed. Idempotent. Afterwards this handle
-        refuses everything with ClosedError.
+        ``timeout_s`` None: a minute, and 20 ms more for each replica, whose log has to be flushed.
+        Idempotent. Afterwards this handle refuses everything with ClosedError.
         """
         if self._is_shut_down:
             return
@@ -224,23 +234,29 @@ def init(
     log_to_driver: bool = False,
     timeout_s: float = 60,
 ) -> Cluster:
-    """An embedded cluster of logical brokers on this machine, its data under ``folder``; started if it does not run.
+    """An embedded cluster of logical brokers on this machine, its data under ``folder``; started if
+    it does not run.
 
-    Called again it returns the same cluster; in another process it returns a handle to the cluster that runs on the folder.
-    A broker with several disks has the folders ``broker-0``, ``broker-0-disk-1``, …, any of which may be a link to another file system.
-    ``controllers`` is 1 or 3: three survive the death of one (each on another broker's disk). None is what the cluster has, 1 for a new
-    one; a cluster of one controller that is given 3 grows, running or not, and never back. ``racks`` gives each broker a rack.
-    ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or one from which on each looks for a free port; None is
-    what the disks say, port 9092 of ``host`` for new ones. ``advertised_listeners`` is what the clients are told.
-    ``configs`` are Kafka's for all brokers, such as ``{"num.partitions": 4}``: set before a new cluster serves, and on one that runs, as
-    ``admin.alter_configs(broker="all", …)`` does. They stay until they are changed.
-    ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no dashboard, a small object store),
-    "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
-    its workers unless ``log_to_driver``.
+    Called again it returns the same cluster; in another process it returns a handle to the cluster
+    that runs on the folder. A broker with several disks has the folders ``broker-0``,
+    ``broker-0-disk-1``, …, any of which may be a link to another file system. ``controllers`` is 1
+    or 3: three survive the death of one (each on another broker's disk). None is what the cluster
+    has, 1 for a new one; a cluster of one controller that is given 3 grows, running or not, and
+    never back. ``racks`` gives each broker a rack. ``listeners`` is where Kafka clients reach the
+    brokers: one ``host:port`` each, or one from which on each looks for a free port; None is what
+    the disks say, port 9092 of ``host`` for new ones. ``advertised_listeners`` is what the clients
+    are told. ``configs`` are Kafka's for all brokers, such as ``{"num.partitions": 4}``: set before
+    a new cluster serves, and on one that runs, as ``admin.alter_configs(broker="all", …)`` does.
+    They stay until they are changed. ``ray_address``: None takes a Ray that runs on this machine or
+    starts one (loopback only, no dashboard, a small object store), "local" always starts one,
+    anything else is Ray's address. A Ray started here prints nothing of its workers unless
+    ``log_to_driver``.
 
-    Waits for as long as something moves: processes come up, logs are opened, bytes are recovered. How far it is goes to the logger
-    "raylog.start", at level INFO. Raises DiskError for a folder that can't be used; RayError for a Ray that can't, or doesn't answer
-    within ``timeout_s`` seconds, at most 30; ClusterError when nothing has moved for ``timeout_s`` seconds, which says what stands still.
+    Waits for as long as something moves: processes come up, logs are opened, bytes are recovered.
+    How far it is goes to the logger "raylog.start", at level INFO. Raises DiskError for a folder
+    that can't be used; RayError for a Ray that can't, or doesn't answer within ``timeout_s``
+    seconds, at most 30; ClusterError when nothing has moved for ``timeout_s`` seconds, which says
+    what stands still.
     """
     return start_cluster(
         folder,
@@ -279,8 +295,9 @@ def start_cluster(
 ) -> Cluster:
     """What ``init`` does, with a patience and reports of the caller's.
 
-    With a ``launcher``, the caller has just started the Ray at ``ray_address``: this process does not connect to it.
-    ``asked``: what ``running_cluster`` returns, where the caller has asked already.
+    With a ``launcher``, the caller has just started the Ray at ``ray_address``: this process does
+    not connect to it. ``asked``: what ``running_cluster`` returns, where the caller has asked
+    already.
     """
     timeout_s = start.patience.still_s
     home = Path(folder).expanduser().resolve()
@@ -328,12 +345,14 @@ def arrange(
     ray_address: str | None = None,
     timeout_s: float = 60,
 ) -> dict[str, Any]:
-    """Have the nodes of a Ray run a cluster on the disks that they advertise, now and when more nodes join; returns at once.
+    """Have the nodes of a Ray run a cluster on the disks that they advertise, now and when more
+    nodes join; returns at once.
 
-    A new cluster is made when that many blank disks have joined, with that many controllers (1 or 3; None: three if there are three
-    nodes with disks). A cluster whose disks are there comes back. ``configs`` are set for all
-    brokers, as by ``init``. Returns how things stand: ``missing`` says what is waited for, None if
-    every disk serves; the rest are plain values. Idempotent. RayError for a Ray that can't be used.
+    A new cluster is made when that many blank disks have joined, with that many controllers (1 or
+    3; None: three if there are three nodes with disks). A cluster whose disks are there comes back.
+    ``configs`` are set for all brokers, as by ``init``. Returns how things stand: ``missing`` says
+    what is waited for, None if every disk serves; the rest are plain values. Idempotent. RayError
+    for a Ray that can't be used.
     """
     if disks < 1:
         raise ClusterError(f"a cluster has at least one disk, not {disks}")
@@ -361,7 +380,9 @@ def arrange(
 
 
 def arrangement(timeout_s: float = 10) -> dict[str, Any] | None:
-    """How things stand with what ``arrange`` began on the Ray that this process is connected to; None if nothing was."""
+    """How things stand with what ``arrange`` began on the Ray that this process is connected to;
+    None if nothing was.
+    """
     import ray
 
     from raylog.actors.ray_launcher import PROVISIONER_NAME
@@ -382,13 +403,16 @@ def connect(
     name: str = DEFAULT_NAME,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Cluster:
-    """A handle to a cluster that runs: the one whose disks are under ``folder``, or the only one on a Ray.
+    """A handle to a cluster that runs: the one whose disks are under ``folder``, or the only one on
+    a Ray.
 
-    The Ray is the one that this process is connected to. If it is connected to none, it connects to the one at ``ray_address``
-    (``host:port`` of its head); None is the one that RAY_ADDRESS names or that runs on this machine. ``name`` is for messages.
+    The Ray is the one that this process is connected to. If it is connected to none, it connects to
+    the one at ``ray_address`` (``host:port`` of its head); None is the one that RAY_ADDRESS names
+    or that runs on this machine. ``name`` is for messages.
 
-    RayError for a Ray that doesn't answer within ``timeout_s`` seconds or can't be used; ClusterError if no cluster runs there, or none
-    answers in that time. What is tried is logged, at level INFO, by "raylog.connect".
+    RayError for a Ray that doesn't answer within ``timeout_s`` seconds or can't be used;
+    ClusterError if no cluster runs there, or none answers in that time. What is tried is logged, at
+    level INFO, by "raylog.connect".
     """
     cluster = find(ray_address, folder=folder, name=name, timeout_s=timeout_s)
     if cluster.folder is not None:
@@ -403,7 +427,9 @@ def find(
     name: str = DEFAULT_NAME,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Cluster:
-    """Like ``connect``, without asking the cluster: it may have no active controller, or not run at all."""
+    """Like ``connect``, without asking the cluster: it may have no active controller, or not run at
+    all.
+    """
     if folder is not None:
         if ray_address is not None:
             raise ConfigError("a cluster is found by its folder or by its Ray's address: give one of the two")
@@ -468,10 +494,12 @@ def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> 
 
 
 def running_cluster(home: Path, name: str, count: int) -> Cluster | None:
-    """The cluster that this process or another one has started on the folder, if it lives and has that many disks.
+    """The cluster that this process or another one has started on the folder, if it lives and has
+    that many disks.
 
-    What a killed program leaves behind may answer for a moment longer than its Ray lives; it is waited for, not used. Controllers that
-    accept connections and say nothing are busy, and asked for ``_BUSY_S``; where none does, nothing runs.
+    What a killed program leaves behind may answer for a moment longer than its Ray lives; it is
+    waited for, not used. Controllers that accept connections and say nothing are busy, and asked
+    for ``_BUSY_S``; where none does, nothing runs.
     """
     disks = existing_disks(home)
     if len(disks) < count or not all(disk.controllers for disk in disks):
@@ -525,7 +553,9 @@ def _registration(disk: Disk, host: str) -> dict[str, Any]:
 
 
 def _check_answers(cluster: Cluster, deadline: Deadline) -> None:
-    """ClusterError if the cluster of a folder does not answer: soon where no controller is reached, at the deadline where none serves."""
+    """ClusterError if the cluster of a folder does not answer: soon where no controller is reached,
+    at the deadline where none serves.
+    """
     try:
         try:
             cluster.status(timeout_s=min(_REFUSALS_S, deadline.left_s()))

@@ -1,4 +1,6 @@
-"""The controllers of an embedded cluster: find or start a Ray for them, and have the launcher's process create them there."""
+"""The controllers of an embedded cluster: find or start a Ray for them, and have the launcher's
+process create them there.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ def start_controllers(
     ray_address: str | None,
     log_to_driver: bool,
 ) -> tuple[bool, list[Endpoint]]:
-    """Returns whether it has started a Ray, and where the controllers of the disks ``homes`` listen.
+    """Returns whether it has started a Ray, and where the controllers of the disks ``homes``
+    listen.
 
-    With a ``launcher`` the Ray at ``ray_address`` is used as it is; else ``ensure_ray`` finds or starts one.
+    With a ``launcher`` the Ray at ``ray_address`` is used as it is; else ``ensure_ray`` finds or
+    starts one.
     """
     with contextlib.ExitStack() as ends:
         owns_ray, gcs_address, is_own_ray = False, ray_address or "", launcher is not None
@@ -75,7 +79,9 @@ def launch(
 
 
 def _expects_loopback(ray_address: str | None) -> bool:
-    """Whether the Ray that ``ensure_ray`` is going to find or start listens on the loopback interface."""
+    """Whether the Ray that ``ensure_ray`` is going to find or start listens on the loopback
+    interface.
+    """
     if is_connected():
         import ray
 

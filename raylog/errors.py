@@ -16,8 +16,9 @@
     ├── DisconnectedError             the peer closed or died; retriable (NETWORK_EXCEPTION)
     └── KafkaError                    an error code of the protocol; one subclass per code: ``NotLeaderOrFollowerError`` …
 
-``error_for(code)`` turns a wire code into its exception and ``code_of(error)`` does the reverse: the only two places
-where codes and exceptions meet. Names and retriability are those of Kafka's ``Errors`` (kio's ``ErrorCode``).
+``error_for(code)`` turns a wire code into its exception and ``code_of(error)`` does the reverse:
+the only two places where codes and exceptions meet. Names and retriability are those of Kafka's
+``Errors`` (kio's ``ErrorCode``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from kio.schema.errors import ErrorCode
 
 
 class RaylogError(Exception):
-    """The root. ``code`` is Kafka's number for it, ``retriable`` whether the same call may succeed later."""
+    """The root. ``code`` is Kafka's number for it, ``retriable`` whether the same call may succeed
+    later.
+    """
 
     code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
     retriable: ClassVar[bool] = False
@@ -83,17 +86,20 @@ class DisconnectedError(RaylogError):
 
 @dataclass(frozen=True, slots=True)
 class RecordError:
-    """A record for which a leader refused a batch (KIP-467): its index in the batch, from 0, and what is wrong with it."""
+    """A record for which a leader refused a batch (KIP-467): its index in the batch, from 0, and
+    what is wrong with it.
+    """
 
     index: int
     message: str
 
 
 class KafkaError(RaylogError):
-    """An error code of Kafka's protocol. Raise a subclass from ``error_for``; the message names topic, partition and remedy.
+    """An error code of Kafka's protocol. Raise a subclass from ``error_for``; the message names
+    topic, partition and remedy.
 
-    ``record_errors`` names the records at fault where a leader refused a batch for some of its records, ascending. Of a ``send_batch``
-    they count its values.
+    ``record_errors`` names the records at fault where a leader refused a batch for some of its
+    records, ascending. Of a ``send_batch`` they count its values.
     """
 
     record_errors: tuple[RecordError, ...] = ()
@@ -113,7 +119,9 @@ for _class in _BY_CODE.values():
 
 
 def kafka_error(code: ErrorCode) -> type[KafkaError]:
-    """The exception class of a code, to raise or to catch: ``except kafka_error(ErrorCode.not_leader_or_follower)``."""
+    """The exception class of a code, to raise or to catch: ``except
+    kafka_error(ErrorCode.not_leader_or_follower)``.
+    """
     return _BY_CODE[code]
 
 

@@ -1,8 +1,9 @@
-"""The process that starts a cluster's controllers (``raylog.actors.launch``), as whoever starts it sees it.
+"""The process that starts a cluster's controllers (``raylog.actors.launch``), as whoever starts it
+sees it.
 
-It inherits nothing of this process's Ray. What it imports takes a second or two, so it may be started
-before there is a Ray: it waits for its order. It reports how far it is in lines of JSON, and its answer
-is the last.
+It inherits nothing of this process's Ray. What it imports takes a second or two, so it may be
+started before there is a Ray: it waits for its order. It reports how far it is in lines of JSON,
+and its answer is the last.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ _COMES_UP_S = 30.0  # in which the process has to come up, to be let into Ray, a
 
 
 class LauncherProcess:
-    """One such process, which takes one order. As a context manager it is ended at the end, whatever it does."""
+    """One such process, which takes one order. As a context manager it is ended at the end,
+    whatever it does.
+    """
 
     def __init__(self, *, is_loopback: bool) -> None:
-        """``is_loopback``: the Ray listens on 127.0.0.1 only. Ray has to know that when it is imported."""
+        """``is_loopback``: the Ray listens on 127.0.0.1 only. Ray has to know that when it is
+        imported.
+        """
         environment = {**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONWARNINGS": "ignore"}
         if is_loopback:
             environment[RAY_CLUSTERS] = "0"
@@ -65,10 +70,12 @@ class LauncherProcess:
         self._errors.close()
 
     def carry_out(self, order: dict[str, Any], start: Start, *, is_own_ray: bool = False) -> dict[str, Any]:
-        """Its answer to the order. ClusterError for what it could not do, and where nothing moves any more.
+        """Its answer to the order. ClusterError for what it could not do, and where nothing moves
+        any more.
 
-        ``is_own_ray``: this process has started the Ray, and may not have connected to it. The launcher may be older
-        than this process's connection, so it is told whether that needed the token of this machine.
+        ``is_own_ray``: this process has started the Ray, and may not have connected to it. The
+        launcher may be older than this process's connection, so it is told whether that needed the
+        token of this machine.
         """
         offers_token = is_own_ray or os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
         assert self._process.stdin is not None

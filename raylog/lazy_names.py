@@ -1,4 +1,6 @@
-"""Packages whose public names are imported on first use, so that ``import raylog`` costs no Spark, no Arrow and no client."""
+"""Packages whose public names are imported on first use, so that ``import raylog`` costs no Spark,
+no Arrow and no client.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, str], submodules: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` of a package (PEP 562). ``homes``: of each public name the module that has it."""
+    """The ``__getattr__`` and ``__dir__`` of a package (PEP 562). ``homes``: of each public name
+    the module that has it.
+    """
 
     def get(name: str) -> Any:
         if name in submodules:

@@ -1,7 +1,8 @@
 """``__consumer_offsets``: which of its partitions a group, and so its coordinator, belongs to.
 
-Kafka hashes the group id with Java's ``String.hashCode`` (over UTF-16 code units) and takes its absolute value modulo the number
-of partitions, −2**31 counting as 0. The number of partitions therefore never changes.
+Kafka hashes the group id with Java's ``String.hashCode`` (over UTF-16 code units) and takes its
+absolute value modulo the number of partitions, −2**31 counting as 0. The number of partitions
+therefore never changes.
 """
 
 from __future__ import annotations

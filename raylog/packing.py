@@ -1,13 +1,17 @@
-"""Dataclasses to plain msgpack values and back, by their annotations. The metadata records and the session frames share it.
+"""Dataclasses to plain msgpack values and back, by their annotations. The metadata records and the
+session frames share it.
 
-A value of a class that has a name on the wire is a map ``{"t": <class name>, "v": <version>, <field>: <value>, ...}``; a
-dataclass inside it is an array of its fields in order. UUIDs are 16 bytes, enums their values, tuples arrays, ``None`` nil.
+A value of a class that has a name on the wire is a map ``{"t": <class name>, "v": <version>,
+<field>: <value>, ...}``; a dataclass inside it is an array of its fields in order. UUIDs are 16
+bytes, enums their values, tuples arrays, ``None`` nil.
 
-A map of a newer version, of an unknown name, with an unknown field or without a field that has no default is refused with
-``ProtocolError`` that names it: whoever skipped a field that it does not know would fold another state than its peers. A
-trailing field of an inner array may be absent if it has a default.
+A map of a newer version, of an unknown name, with an unknown field or without a field that has no
+default is refused with ``ProtocolError`` that names it: whoever skipped a field that it does not
+know would fold another state than its peers. A trailing field of an inner array may be absent if it
+has a default.
 
-Annotations understood: int, str, bytes, bool, float, UUID, enums, ``X | None``, ``tuple[X, ...]``, ``tuple[X, Y]``, dataclasses.
+Annotations understood: int, str, bytes, bool, float, UUID, enums, ``X | None``, ``tuple[X, ...]``,
+``tuple[X, Y]``, dataclasses.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ _PLAIN = (int, str, bytes, bool, float)
 
 
 class Packing:
-    """The codec of one family of classes, all of one version each. ``versions`` maps a class to its version (1 if absent)."""
+    """The codec of one family of classes, all of one version each. ``versions`` maps a class to its
+    version (1 if absent).
+    """
 
     def __init__(self, family: str, classes: tuple[type, ...], versions: Mapping[type, int] | None = None) -> None:
         self._family = family
@@ -152,7 +158,9 @@ def _unpacker(hint: Any) -> Convert:
 
 
 class _PairsUnpacker:
-    """Pairs of strings: configs, mostly the same ones again and again. What equals the last value is that value, and is kept once."""
+    """Pairs of strings: configs, mostly the same ones again and again. What equals the last value
+    is that value, and is kept once.
+    """
 
     __slots__ = ("_last", "_plain")
 

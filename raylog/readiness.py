@@ -1,4 +1,6 @@
-"""Waits until a cluster that was started serves, for as long as something moves (``raylog.starting``)."""
+"""Waits until a cluster that was started serves, for as long as something moves
+(``raylog.starting``).
+"""
 
 from __future__ import annotations
 

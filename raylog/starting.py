@@ -1,10 +1,10 @@
 """How long a start is waited for: as long as something moves.
 
-How long a cluster takes to come up depends on the machine and on what recovery has to read, so a bound
-on the whole would be wrong on one machine or another. A start is given up when nothing has moved for a
-while: no process came up or worked on it, no log was opened, no byte was recovered, no broker began to
-serve. Each of these is a number that only grows, so a process that dies and comes back again and again is
-no movement.
+How long a cluster takes to come up depends on the machine and on what recovery has to read, so a
+bound on the whole would be wrong on one machine or another. A start is given up when nothing has
+moved for a while: no process came up or worked on it, no log was opened, no byte was recovered, no
+broker began to serve. Each of these is a number that only grows, so a process that dies and comes
+back again and again is no movement.
 
 Imports nothing of raylog's: the process that starts the controllers uses it, too.
 """
@@ -55,7 +55,9 @@ class Patience:
 
 
 class Effort:
-    """A number that takes a while to find out, looked up now and then: how far processes are that do not answer yet."""
+    """A number that takes a while to find out, looked up now and then: how far processes are that
+    do not answer yet.
+    """
 
     def __init__(self, count: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
         self._count = count
@@ -116,7 +118,9 @@ class ClusterStanding:
 
     @classmethod
     def of(cls, status: dict[str, Any], wanted: Collection[int]) -> ClusterStanding:
-        """From what ``Cluster.status`` returns; ``wanted`` are the ids of the brokers that are waited for."""
+        """From what ``Cluster.status`` returns; ``wanted`` are the ids of the brokers that are
+        waited for.
+        """
         logs = status["logs"]
         is_open = sum(logs[condition] for condition in ("clean", "whole", "suspect", "missing"))
         return cls(

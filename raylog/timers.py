@@ -1,7 +1,8 @@
 """Deadlines by name, kept on a heap whose entries may be early but are never late.
 
-Moving a deadline later costs a dictionary write (a heartbeat does it); the heap is corrected when the old one comes up. It knows
-nothing of what the names mean. Names are tuples that begin with a string of their kind; names of one kind compare.
+Moving a deadline later costs a dictionary write (a heartbeat does it); the heap is corrected when
+the old one comes up. It knows nothing of what the names mean. Names are tuples that begin with a
+string of their kind; names of one kind compare.
 
 Invariant: each named deadline has an entry in the heap at or before it.
 """

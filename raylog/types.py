@@ -1,10 +1,11 @@
 """Plain values that every layer shares: names of partitions, nodes and processes.
 
-Imports nothing of raylog. A *broker* is a fault domain with an integer id. A *server actor* is one process of it, named by its
-*node id*: ``broker_id << 16 | slot``. Slot 0 is the Broker itself, 1 the Controller, 2 and up hold replicas. Inside links speak
-of node ids wherever Kafka's protocol has a broker's node id (``Metadata.brokers``, ``leader_id``, ``replica_nodes``), because
-every server actor has an address of its own; ``broker_of`` gives back what a person calls the broker. A follower's Fetch
-carries its broker id as ``replica_id`` and its incarnation as ``replica_epoch``.
+Imports nothing of raylog. A *broker* is a fault domain with an integer id. A *server actor* is one
+process of it, named by its *node id*: ``broker_id << 16 | slot``. Slot 0 is the Broker itself, 1
+the Controller, 2 and up hold replicas. Inside links speak of node ids wherever Kafka's protocol has
+a broker's node id (``Metadata.brokers``, ``leader_id``, ``replica_nodes``), because every server
+actor has an address of its own; ``broker_of`` gives back what a person calls the broker. A
+follower's Fetch carries its broker id as ``replica_id`` and its incarnation as ``replica_epoch``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ SLOTS_PER_BROKER = 1 << 16
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 METADATA_TOPIC = "__cluster_metadata"
-"""The controllers' log: it looks like a topic to Kafka's tools, and none may have its name, nor its folder."""
+"""The controllers' log: it looks like a topic to Kafka's tools, and none may have its name, nor its
+folder.
+"""
 
 SERVER_PROCESS = "RAYLOG_SERVER_PROCESS"
 """An environment variable that says: this process is a server actor of raylog's."""
@@ -36,7 +39,9 @@ class TopicPartition(NamedTuple):
 
 
 class ReplicaMove(NamedTuple):
-    """A replica, by the broker that has it, and the server actor of the same disk, by its node id, that shall hold it."""
+    """A replica, by the broker that has it, and the server actor of the same disk, by its node id,
+    that shall hold it.
+    """
 
     topic: str
     partition: int
@@ -89,7 +94,9 @@ class Condition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ActorIdentity:
-    """One process of one server actor. ``incarnation`` is drawn at each process start, positive, below 2**63."""
+    """One process of one server actor. ``incarnation`` is drawn at each process start, positive,
+    below 2**63.
+    """
 
     cluster_id: str
     node_id: int

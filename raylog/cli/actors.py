@@ -29,8 +29,8 @@ def list_(
 ) -> None:
     """List the actors of each disk with what they hold, lead and use.
 
-    CPU and busy are shares of one core since the last heartbeat: of the whole process, and of its event loop. Hosts that the
-    cluster added by itself are marked automatic.
+    CPU and busy are shares of one core since the last heartbeat: of the whole process, and of its
+    event loop. Hosts that the cluster added by itself are marked automatic.
     """
     with find_cluster(folder, address, timeout).admin() as admin:
         found = admin.list_actors()
@@ -88,7 +88,9 @@ def add(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Start one more actor on a disk. It begins with nothing: new replicas go to it, and `move` gives it others."""
+    """Start one more actor on a disk. It begins with nothing: new replicas go to it, and `move`
+    gives it others.
+    """
     if kind not in ("replicas", "coordinator"):
         raise typer.BadParameter(f"{kind!r}: choose from replicas, coordinator", param_hint="--kind")
     with find_cluster(folder, address, timeout).admin() as admin:
@@ -113,7 +115,8 @@ def move(
 ) -> None:
     """Have another actor of the same disk hold a broker's replica. Nothing is copied.
 
-    If the replica leads, another one in sync leads meanwhile; without one the partition pauses for a moment.
+    If the replica leads, another one in sync leads meanwhile; without one the partition pauses for
+    a moment.
     """
     topic, _, number = partition.rpartition("-")
     if not topic or not number.isdigit():
@@ -139,7 +142,8 @@ def retire(
 ) -> None:
     """Move an actor's replicas to the others of its disk, and end it.
 
-    Exits with 1 if some still cannot move after the timeout. They move by themselves as soon as they can.
+    Exits with 1 if some still cannot move after the timeout. They move by themselves as soon as
+    they can.
     """
     with find_cluster(folder, address, connect_timeout).admin() as admin:
         deadline = time.monotonic() + timeout

@@ -73,7 +73,8 @@ def drain(
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Move every leader away from a broker and keep them away until `undrain`: then it can be stopped without anybody waiting.
+    """Move every leader away from a broker and keep them away until `undrain`: then it can be
+    stopped without anybody waiting.
 
     Its replicas stay and follow. Exits with 1 if it still leads something after the timeout.
     """
@@ -111,7 +112,9 @@ def undrain(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Let a broker lead again. Its leaders come back within minutes, or at once by `raylog leader-election`."""
+    """Let a broker lead again. Its leaders come back within minutes, or at once by `raylog
+    leader-election`.
+    """
     with find_cluster(folder, address, timeout).admin() as admin:
         admin.undrain_broker(broker)
     if as_json:
@@ -131,10 +134,11 @@ def remove(
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Move everything off a broker and forget it: drain it, reassign its replicas to the others, unregister it.
+    """Move everything off a broker and forget it: drain it, reassign its replicas to the others,
+    unregister it.
 
-    Nothing else moves. Interrupted or timed out, it can be run again and goes on. A broker that is gone for good is removed the same way:
-    the replicas that are left are copied.
+    Nothing else moves. Interrupted or timed out, it can be run again and goes on. A broker that is
+    gone for good is removed the same way: the replicas that are left are copied.
     """
     from raylog.client.admin.reassignment_plans import without
 
@@ -192,10 +196,11 @@ def rebalance(
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Spread bytes and leaders evenly over the live brokers, moving as little as possible: after a broker has come, or topics have grown.
+    """Spread bytes and leaders evenly over the live brokers, moving as little as possible: after a
+    broker has come, or topics have grown.
 
-    Brokers that are being drained take nothing and keep what they have. Interrupted or timed out, what has begun goes on;
-    run the command again.
+    Brokers that are being drained take nothing and keep what they have. Interrupted or timed out,
+    what has begun goes on; run the command again.
     """
     from raylog.client.admin.reassignment_plans import balanced
 

@@ -1,8 +1,9 @@
 """What ``raylog doctor`` checks: pure functions from facts about a machine to findings.
 
-``Facts`` says what was seen (``raylog/cli/machine.py`` looks), each check judges one thing, and each finding that is not ok carries the
-command that mends it. Three levels: a *failure* keeps raylog from working or from keeping its promises, a *warning*
-will matter under load or for one feature, ok is ok. Nothing here reads the machine, so that every judgement can be tested.
+``Facts`` says what was seen (``raylog/cli/machine.py`` looks), each check judges one thing, and
+each finding that is not ok carries the command that mends it. Three levels: a *failure* keeps
+raylog from working or from keeping its promises, a *warning* will matter under load or for one
+feature, ok is ok. Nothing here reads the machine, so that every judgement can be tested.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check's verdict. ``remedy`` is a command (or the one line to change), empty when all is well."""
+    """One check's verdict. ``remedy`` is a command (or the one line to change), empty when all is
+    well.
+    """
 
     check: str
     level: Level
@@ -65,9 +68,11 @@ class DiskFacts:
 
 @dataclass(frozen=True, slots=True)
 class RayFacts:
-    """``running`` is the address of the Ray that runs on this machine, None for none. ``running_version`` may be unknown.
+    """``running`` is the address of the Ray that runs on this machine, None for none.
+    ``running_version`` may be unknown.
 
-    ``auth_mode`` is Ray's (RAY_AUTH_MODE, None where unset); ``has_token`` whether a token can be found here.
+    ``auth_mode`` is Ray's (RAY_AUTH_MODE, None where unset); ``has_token`` whether a token can be
+    found here.
     """
 
     installed_version: str
@@ -79,9 +84,11 @@ class RayFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """``head_port_owner``: "free", "ray", or the name of the process that listens there. ``oom_scores``: process id and
-    ``oom_score_adj`` of the server processes that run here. ``java_version``: the major number, None without Java.
-    ``kernel_trouble``: why records are converted by the packaged codec and not by the C kernel, None if they are not."""
+    """``head_port_owner``: "free", "ray", or the name of the process that listens there.
+    ``oom_scores``: process id and ``oom_score_adj`` of the server processes that run here.
+    ``java_version``: the major number, None without Java. ``kernel_trouble``: why records are
+    converted by the packaged codec and not by the C kernel, None if they are not.
+    """
 
     open_files_soft: int
     open_files_hard: int
@@ -96,21 +103,29 @@ class Facts:
     oom_scores: tuple[tuple[int, int], ...]
     kernel_trouble: str | None
     damaged_logs: tuple[str, ...] | None = None
-    """Each damaged log of the cluster that runs from the folders, by name; None where no such cluster answers."""
+    """Each damaged log of the cluster that runs from the folders, by name; None where no such
+    cluster answers.
+    """
     recovering_controllers: tuple[str, ...] | None = None
-    """The brokers whose controllers' disks have lost metadata and have not got them back; None where nobody answers."""
+    """The brokers whose controllers' disks have lost metadata and have not got them back; None
+    where nobody answers.
+    """
     replicas: int = 0
     """How many replicas the folders hold now."""
     replicas_of_a_disk: int = 0
     """How many the fullest of their disks holds: one process may hold all of them."""
     threads_allowed: int = 1 << 30
-    """How many threads this user may have here: the smallest of the machine's, the user's and the container's bounds."""
+    """How many threads this user may have here: the smallest of the machine's, the user's and the
+    container's bounds.
+    """
     threads_running: int = 0
     """How many threads there are on the machine now."""
 
 
 def recommended_open_files(workload: Workload) -> int:
-    """Open files that a machine needs for its logs: partitions × (partition bytes / segment bytes + 3)."""
+    """Open files that a machine needs for its logs: partitions × (partition bytes / segment bytes +
+    3).
+    """
     segments = -(-workload.partition_bytes // workload.segment_bytes)
     return workload.partitions * (segments + 3)
 
@@ -135,7 +150,9 @@ def check_open_files(facts: Facts, workload: Workload) -> Finding:
 
 
 def check_replicas(facts: Facts, workload: Workload) -> Finding:
-    """A process refuses logs for which it would have no file descriptors (``raylog.log.open_files``)."""
+    """A process refuses logs for which it would have no file descriptors
+    (``raylog.log.open_files``).
+    """
     allowed = min(facts.open_files_hard, DESCRIPTORS_MAX)
     held, wanted = facts.replicas_of_a_disk, max(facts.replicas_of_a_disk, workload.partitions)
     room = logs_max_of(allowed)

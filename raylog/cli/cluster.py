@@ -1,7 +1,8 @@
 """``raylog up``, ``down`` and ``status``: the life of a cluster from a shell.
 
-``up`` outlives the command: it uses the Ray that runs on this machine, or starts one with ``ray start``, on the loopback interface,
-and notes in the folder which session that was, so that ``down`` ends that Ray and no other. ``up`` again is harmless.
+``up`` outlives the command: it uses the Ray that runs on this machine, or starts one with ``ray
+start``, on the loopback interface, and notes in the folder which session that was, so that ``down``
+ends that Ray and no other. ``up`` again is harmless.
 """
 
 from __future__ import annotations
@@ -137,7 +138,9 @@ def up(
 
 
 def _up_on_disks(folder: Path, timeout_s: float, address: str | None, as_json: bool, **settings: Any) -> dict[str, Any]:
-    """Start it, or find it; returns what `raylog up --json` prints, once every log is open. ``settings``: ``_start_on_disks``'s."""
+    """Start it, or find it; returns what `raylog up --json` prints, once every log is open.
+    ``settings``: ``_start_on_disks``'s.
+    """
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
         start = Start(timeout_s, _reporter(lambda words: progress.update(task, description=words), quiet=as_json))
@@ -174,7 +177,9 @@ def _start_on_disks(
     racks: list[str] | None,
     **settings: Any,
 ) -> Cluster:
-    """The cluster in the folder, started in the Ray that runs, else in one of its own. ``settings`` are those of ``start_cluster``."""
+    """The cluster in the folder, started in the Ray that runs, else in one of its own. ``settings``
+    are those of ``start_cluster``.
+    """
     from raylog.launcher import LauncherProcess
 
     launcher, asked = None, None
@@ -222,7 +227,9 @@ def _print_up(state: dict[str, Any], folder: Path) -> None:
 
 
 def _ask_for_running(folder: Path, count: int) -> Cluster | None:
-    """The cluster that runs on the folder. Runs beside the start of Ray: it may take two seconds, and so may its imports."""
+    """The cluster that runs on the folder. Runs beside the start of Ray: it may take two seconds,
+    and so may its imports.
+    """
     from raylog.cluster import DEFAULT_NAME, running_cluster
 
     return running_cluster(Path(folder).expanduser().resolve(), DEFAULT_NAME, count)

@@ -1,7 +1,8 @@
-"""``raylog configs``: what Kafka's ``kafka-configs`` does, with its options and its words, to topics and brokers.
+"""``raylog configs``: what Kafka's ``kafka-configs`` does, with its options and its words, to
+topics and brokers.
 
-``describe`` prints a title and a line per config; without ``--all`` only what was set there. ``alter`` makes all changes of one entity,
-or none.
+``describe`` prints a title and a line per config; without ``--all`` only what was set there.
+``alter`` makes all changes of one entity, or none.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def describe(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Show configs with where their values come from; without a name those of all topics, or of all brokers."""
+    """Show configs with where their values come from; without a name those of all topics, or of all
+    brokers.
+    """
     _check(entity_type, entity_name, entity_default)
     documents = []
     with find_cluster(folder, address, timeout).admin() as admin:
@@ -130,7 +133,9 @@ def _line(entry: ConfigEntry) -> str:
 
 
 def parse_changes(texts: Iterable[str] | None, option: str = "--add-config") -> dict[str, str]:
-    """``["a=1,b=[2,3]"]`` as a mapping: commas inside brackets belong to the value. ConfigError for what is not NAME=VALUE."""
+    """``["a=1,b=[2,3]"]`` as a mapping: commas inside brackets belong to the value. ConfigError for
+    what is not NAME=VALUE.
+    """
     changes: dict[str, str] = {}
     for text in texts or ():
         for part in re.split(r",(?=[^\]]*(?:\[|$))", text):

@@ -1,7 +1,9 @@
-"""Which cluster a command means, the handle to it, and the options that all commands with a producer or a consumer have.
+"""Which cluster a command means, the handle to it, and the options that all commands with a
+producer or a consumer have.
 
-``--folder`` names the folder of an embedded cluster (no Ray is asked), ``--address`` a Ray on which a cluster runs. Without
-both it is the cluster under ``./raylog-data`` if there is one, else the one on the Ray that runs on this machine.
+``--folder`` names the folder of an embedded cluster (no Ray is asked), ``--address`` a Ray on which
+a cluster runs. Without both it is the cluster under ``./raylog-data`` if there is one, else the one
+on the Ray that runs on this machine.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ def consume(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Print the values of a topic's records, a line each, as they come; --json adds everything else.
+    """Print the values of a topic's records, a line each, as they come; --json adds everything
+    else.
 
     Without --from-beginning or --offset it starts with the records that come from now on.
     """

@@ -1,11 +1,14 @@
-"""``make demo``: a replicated log that survives the death of a leader, shown on real data and proven.
+"""``make demo``: a replicated log that survives the death of a leader, shown on real data and
+proven.
 
-An embedded cluster of three brokers takes the flights of 2013 with acks=all into six partitions, three replicas each, two
-of which must have a record before it is acknowledged. Midway, with requests in flight, the process that leads the busiest
-partition is killed with SIGKILL. The stream goes on; then everything is read back and held against the ledger of
-acknowledgements (``raylog/cli/proof.py``). Exits with 1 if the proof fails or the cluster does not heal.
+An embedded cluster of three brokers takes the flights of 2013 with acks=all into six partitions,
+three replicas each, two of which must have a record before it is acknowledged. Midway, with
+requests in flight, the process that leads the busiest partition is killed with SIGKILL. The stream
+goes on; then everything is read back and held against the ledger of acknowledgements
+(``raylog/cli/proof.py``). Exits with 1 if the proof fails or the cluster does not heal.
 
-Brokers here are processes of one machine under a folder that is removed at the end; so is the Ray that runs them.
+Brokers here are processes of one machine under a folder that is removed at the end; so is the Ray
+that runs them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the acts of ``make demo`` have in common: a folder that goes with each, progress, what is said when one fails, and figures."""
+"""What the acts of ``make demo`` have in common: a folder that goes with each, progress, what is
+said when one fails, and figures.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def console() -> Console:
 
 @contextmanager
 def stage(console: Console, name: str) -> Iterator[tuple[Path, Progress]]:
-    """A folder for an act's data, removed after it, and its progress. SystemExit, after a line that says why, where it can't go on."""
+    """A folder for an act's data, removed after it, and its progress. SystemExit, after a line that
+    says why, where it can't go on.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"raylog-{name}-"))
     columns = (TextColumn("{task.description:<28}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
     try:

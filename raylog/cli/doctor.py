@@ -26,10 +26,11 @@ def doctor(
     segment_bytes: Annotated[int, typer.Option(min=1, help="Their segment.bytes.")] = 1024**3,
     as_json: AsJson = False,
 ) -> None:
-    """Check open files, replicas per process, threads, memory maps, /dev/shm, disks, ports, Ray's version and token, Java, OOM scores
-    and the C kernel.
+    """Check open files, replicas per process, threads, memory maps, /dev/shm, disks, ports, Ray's
+    version and token, Java, OOM scores and the C kernel.
 
-    Exits with 1 if a check fails; warnings don't count. Each finding that is not ok prints the command that mends it.
+    Exits with 1 if a check fails; warnings don't count. Each finding that is not ok prints the
+    command that mends it.
     """
     from raylog.cli.machine import look
 

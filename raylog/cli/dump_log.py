@@ -1,4 +1,6 @@
-"""``raylog dump-log``: a replica's files in words, offline, in the format of Apache Kafka's own tool."""
+"""``raylog dump-log``: a replica's files in words, offline, in the format of Apache Kafka's own
+tool.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,11 @@ def dump_log(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decode .log, .index, .timeindex, .snapshot and leader-epoch-checkpoint files, and those of a controller's folder.
+    """Decode .log, .index, .timeindex, .snapshot and leader-epoch-checkpoint files, and those of a
+    controller's folder.
 
-    Works on files of raylog and of Apache Kafka, without a cluster. Exits with 1 if a file is damaged.
+    Works on files of raylog and of Apache Kafka, without a cluster. Exits with 1 if a file is
+    damaged.
     """
     damaged = False
     for path in _files(paths):

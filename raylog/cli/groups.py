@@ -1,7 +1,7 @@
 """``raylog groups``: what Kafka's ``kafka-consumer-groups`` does, with its options and its columns.
 
-``reset-offsets`` prints what it would do; only ``--execute`` does it, and only to a group without members. ``--export`` prints the
-plan as CSV for ``--from-file``.
+``reset-offsets`` prints what it would do; only ``--execute`` does it, and only to a group without
+members. ``--export`` prints the plan as CSV for ``--from-file``.
 """
 
 from __future__ import annotations
@@ -214,7 +214,9 @@ def delete(
 def planned(
     admin: AdminClient, group: str, rule: Rule, scope: Mapping[str, tuple[int, ...] | None]
 ) -> dict[TopicPartition, int]:
-    """The new offsets. ``scope`` empty: all topics of the group, or what the file names. Raises ConfigError for a group with members."""
+    """The new offsets. ``scope`` empty: all topics of the group, or what the file names. Raises
+    ConfigError for a group with members.
+    """
     found = admin.describe_groups([group])[group]
     if found.has_members:
         raise ConfigError(

@@ -1,6 +1,8 @@
-"""``raylog leader-election``: what Kafka's ``kafka-leader-election`` does, with its options and its words.
+"""``raylog leader-election``: what Kafka's ``kafka-leader-election`` does, with its options and its
+words.
 
-It exits with 1 if a partition that was meant did not get the leader that was asked for; one that has it already is no failure.
+It exits with 1 if a partition that was meant did not get the leader that was asked for; one that
+has it already is no failure.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def leader_election(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Elect leaders: give partitions back to their preferred leaders, or accept a loss where nobody can lead."""
+    """Elect leaders: give partitions back to their preferred leaders, or accept a loss where nobody
+    can lead.
+    """
     ways = [topic is not None or partition is not None, all_topic_partitions, path_to_json_file is not None]
     if sum(ways) != 1 or (topic is None) != (partition is None):
         raise typer.BadParameter(

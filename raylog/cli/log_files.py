@@ -1,9 +1,11 @@
 """Decodes the files of a replica's folder, without a cluster: what ``raylog dump-log`` prints.
 
-Each function takes a file's bytes and yields entries; an entry is a dict with Kafka's field names in the order in which Apache
-Kafka's ``DumpLogSegments`` prints them, and ``text`` turns one into that tool's line. Files: ``.log`` (record batches, and messages of
-formats 0 and 1), ``.index``, ``.timeindex``, ``.snapshot`` (producer state), ``leader-epoch-checkpoint``, and the controllers'
-(``metadata_files``). Damage is an entry of its own (``fault``), after which the file is not read on.
+Each function takes a file's bytes and yields entries; an entry is a dict with Kafka's field names
+in the order in which Apache Kafka's ``DumpLogSegments`` prints them, and ``text`` turns one into
+that tool's line. Files: ``.log`` (record batches, and messages of formats 0 and 1), ``.index``,
+``.timeindex``, ``.snapshot`` (producer state), ``leader-epoch-checkpoint``, and the controllers'
+(``metadata_files``). Damage is an entry of its own (``fault``), after which the file is not read
+on.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def is_dumpable(path: Path) -> bool:
 
 
 def entries_of(path: Path, data: Buffer, *, deep: bool, contents: bool) -> Iterator[Entry]:
-    """The entries of a file, chosen by its name. ``deep`` adds each record of a log, ``contents`` its key and value."""
+    """The entries of a file, chosen by its name. ``deep`` adds each record of a log, ``contents``
+    its key and value.
+    """
     if is_metadata(path):
         return metadata_entries(path, data)
     if path.suffix == ".log":

@@ -1,7 +1,8 @@
-"""Looks at the machine for ``raylog doctor``: limits, kernel settings, disks, ports, Ray, Java, processes.
+"""Looks at the machine for ``raylog doctor``: limits, kernel settings, disks, ports, Ray, Java,
+processes.
 
-It looks only. It asks the cluster that runs from a folder for its status, and whether a port is bound; it connects to
-nothing else, starts nothing but ``java -version``, and needs no rights.
+It looks only. It asks the cluster that runs from a folder for its status, and whether a port is
+bound; it connects to nothing else, starts nothing but ``java -version``, and needs no rights.
 """
 
 from __future__ import annotations

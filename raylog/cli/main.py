@@ -1,7 +1,8 @@
 """The entry point: puts the groups of commands together and decides how the process ends.
 
-Exit codes that scripts can trust: 0 done, 1 failed (one line on stderr says why and what to do), 2 used wrongly (help is
-shown), 130 interrupted. Tracebacks are for raylog's own bugs, and for ``raylog --debug``.
+Exit codes that scripts can trust: 0 done, 1 failed (one line on stderr says why and what to do), 2
+used wrongly (help is shown), 130 interrupted. Tracebacks are for raylog's own bugs, and for
+``raylog --debug``.
 """
 
 from __future__ import annotations

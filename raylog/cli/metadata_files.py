@@ -1,7 +1,9 @@
-"""Decodes the files of a controller's folder, without a cluster: what ``raylog dump-log`` prints of the metadata.
+"""Decodes the files of a controller's folder, without a cluster: what ``raylog dump-log`` prints of
+the metadata.
 
-Entries are dicts as in ``raylog.cli.log_files``: one per entry of ``metadata.log`` with its records below it, one per snapshot
-(``<end index>-<term>.checkpoint``) with the records of its state, one for ``quorum-state``. Damage is an entry of its own (``fault``).
+Entries are dicts as in ``raylog.cli.log_files``: one per entry of ``metadata.log`` with its records
+below it, one per snapshot (``<end index>-<term>.checkpoint``) with the records of its state, one
+for ``quorum-state``. Damage is an entry of its own (``fault``).
 """
 
 from __future__ import annotations

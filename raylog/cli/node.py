@@ -69,7 +69,9 @@ def resources(
 
 
 def disk_folders(folders: list[Path]) -> list[Path]:
-    """These folders; one that is neither a disk nor blank stands for the disks and blank folders in it, if there are any."""
+    """These folders; one that is neither a disk nor blank stands for the disks and blank folders in
+    it, if there are any.
+    """
     found: list[Path] = []
     for folder in folders:
         if not _may_be_disk(folder) and folder.is_dir():

@@ -1,7 +1,9 @@
-"""Where a group shall go on: what ``kafka-consumer-groups --reset-offsets`` can ask for, as functions without a cluster.
+"""Where a group shall go on: what ``kafka-consumer-groups --reset-offsets`` can ask for, as
+functions without a cluster.
 
-A *rule* says the new offset of each partition; whatever it says is brought into the log's range (first offset to end). Dates without
-a zone are UTC, as in Kafka's tool. Files are CSV without a header: ``topic,partition,offset``.
+A *rule* says the new offset of each partition; whatever it says is brought into the log's range
+(first offset to end). Dates without a zone are UTC, as in Kafka's tool. Files are CSV without a
+header: ``topic,partition,offset``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _DURATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CommittedPlace:
-    """What is known of a partition. ``committed`` None: nothing; ``at_time`` None: no record is that late, or no time was asked for."""
+    """What is known of a partition. ``committed`` None: nothing; ``at_time`` None: no record is
+    that late, or no time was asked for.
+    """
 
     earliest: int
     latest: int
@@ -33,7 +37,9 @@ class CommittedPlace:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``kind``: earliest, latest, current, offset, shift, time or file. ``value``: the offset, the shift, or ms since 1970."""
+    """``kind``: earliest, latest, current, offset, shift, time or file. ``value``: the offset, the
+    shift, or ms since 1970.
+    """
 
     kind: str
     value: int = 0

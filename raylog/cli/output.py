@@ -1,7 +1,8 @@
-"""How commands speak: results on stdout (text or JSON), notices and progress on stderr, so that a pipe sees results only.
+"""How commands speak: results on stdout (text or JSON), notices and progress on stderr, so that a
+pipe sees results only.
 
-With ``--json`` a command prints one JSON document, or one document a line where it streams. Text is for people and may change;
-JSON keys are for scripts and stay.
+With ``--json`` a command prints one JSON document, or one document a line where it streams. Text is
+for people and may change; JSON keys are for scripts and stay.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def notice(line: str) -> None:
 
 
 def progress_bar(*, quiet: bool = False) -> Progress:
-    """A progress display on stderr; nothing is drawn where stderr is no terminal, or with ``quiet``."""
+    """A progress display on stderr; nothing is drawn where stderr is no terminal, or with
+    ``quiet``.
+    """
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -47,7 +47,8 @@ def produce(
 ) -> None:
     """Send each line of standard input (or --file) as a record.
 
-    Exits with 0 when every record is acknowledged. A terminal sends line by line, a pipe or file in batches.
+    Exits with 0 when every record is acknowledged. A terminal sends line by line, a pipe or file in
+    batches.
     """
     options = {"acks": acks, "compression.type": compression} | parse_configs(config)
     with (

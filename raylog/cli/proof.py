@@ -1,9 +1,11 @@
-"""The proof that a log kept its word: what was read back, held against a ledger of what was acknowledged.
+"""The proof that a log kept its word: what was read back, held against a ledger of what was
+acknowledged.
 
-Pure. The ledger numbers records in the order in which they were sent; each was acknowledged at a partition and an offset.
-``verify`` demands that each acknowledged record is there exactly once, at its place, with its key, timestamp and the checksum of its
-value, that nothing else is there, that every partition is read in the order of its offsets, and that the records of one key
-lie in one partition in the order in which they were sent.
+Pure. The ledger numbers records in the order in which they were sent; each was acknowledged at a
+partition and an offset. ``verify`` demands that each acknowledged record is there exactly once, at
+its place, with its key, timestamp and the checksum of its value, that nothing else is there, that
+every partition is read in the order of its offsets, and that the records of one key lie in one
+partition in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class AcknowledgedRecords:
         timestamps_ms: Sequence[int],
         places: Sequence[tuple[int, int]],
     ) -> None:
-        """Add records that were sent after all earlier ones and acknowledged at these (partition, offset)."""
+        """Add records that were sent after all earlier ones and acknowledged at these (partition,
+        offset).
+        """
         assert len(keys) == len(values) == len(timestamps_ms) == len(places), (len(keys), len(values), len(places))
         self.keys.extend(keys)
         self.timestamps_ms.extend(timestamps_ms)

@@ -1,4 +1,6 @@
-"""``raylog quorum``: the controllers as they see each other, in the words of Kafka's ``kafka-metadata-quorum``."""
+"""``raylog quorum``: the controllers as they see each other, in the words of Kafka's
+``kafka-metadata-quorum``.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The Ray that ``raylog up`` starts on this machine, and ``raylog down`` ends.
 
-A note in the cluster's folder names its processes, so ``down`` ends that Ray and no other. Every process of an attempt
-to start carries the attempt's mark in its environment. When the attempt fails, only processes with that mark are ended:
-the port may belong to a Ray that somebody else started at the same moment.
+A note in the cluster's folder names its processes, so ``down`` ends that Ray and no other. Every
+process of an attempt to start carries the attempt's mark in its environment. When the attempt
+fails, only processes with that mark are ended: the port may belong to a Ray that somebody else
+started at the same moment.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ WORTH_ANOTHER_ATTEMPT = {
 
 
 def start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: int) -> str:
-    """Start a Ray on the loopback interface that outlives this command; its address. Raises RayError."""
+    """Start a Ray on the loopback interface that outlives this command; its address. Raises
+    RayError.
+    """
     from raylog.placement.ray_connection import OBJECT_STORE_BYTES
     from raylog.placement.resources import node_resources
 
@@ -102,9 +105,11 @@ def _attempt(port: int, resources: str, object_store_bytes: int) -> subprocess.C
 
 
 def end_ray(folder: Path) -> bool:
-    """End the processes of the Ray that ``up`` started for this folder; False if it started none that still runs.
+    """End the processes of the Ray that ``up`` started for this folder; False if it started none
+    that still runs.
 
-    A process is known by its id and the time of its start, so that an id that was used again is left alone.
+    A process is known by its id and the time of its start, so that an id that was used again is
+    left alone.
     """
     note = folder / RAY_NOTE
     if not note.exists():
@@ -151,7 +156,9 @@ def _marked_processes(mark: str) -> list[psutil.Process]:
 
 
 def _ray_processes(address: str) -> dict[int, float]:
-    """The processes that name the Ray with that address on their command line: id and time of start."""
+    """The processes that name the Ray with that address on their command line: id and time of
+    start.
+    """
     named = (f"--gcs-address={address}", f"--address={address}", f"--gcs_server_port={address.rpartition(':')[2]}")
     return {
         process.pid: process.info["create_time"]

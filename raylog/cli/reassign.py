@@ -1,9 +1,11 @@
-"""``raylog reassign``: what Kafka's ``kafka-reassign-partitions`` does, with its JSON and its words.
+"""``raylog reassign``: what Kafka's ``kafka-reassign-partitions`` does, with its JSON and its
+words.
 
-A plan is ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}``; of Kafka's ``log_dirs`` only ``any`` is
-understood. ``execute`` prints the current assignment, which is the plan of the way back. The words on stdout are Kafka's; ``verify``
-exits with 1 while something is in progress or is not as the plan says. As in Kafka, ``--throttle`` is taken off again by ``verify``, once
-nothing at all is in progress, and by ``cancel``.
+A plan is ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}``; of
+Kafka's ``log_dirs`` only ``any`` is understood. ``execute`` prints the current assignment, which is
+the plan of the way back. The words on stdout are Kafka's; ``verify`` exits with 1 while something
+is in progress or is not as the plan says. As in Kafka, ``--throttle`` is taken off again by
+``verify``, once nothing at all is in progress, and by ``cancel``.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ def generate(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Propose a plan that spreads topics evenly over brokers. Nothing is moved; replication factors stay."""
+    """Propose a plan that spreads topics evenly over brokers. Nothing is moved; replication factors
+    stay.
+    """
     from raylog.client.admin.reassignment_plans import spread
 
     topics = topics_of(topics_to_move_json_file.read_text())
@@ -138,7 +142,9 @@ def verify(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Say of each partition of a plan whether it is done. Exits with 1 unless all are. Takes throttles off when nothing moves any more."""
+    """Say of each partition of a plan whether it is done. Exits with 1 unless all are. Takes
+    throttles off when nothing moves any more.
+    """
     plan = plan_of(plan_file.read_text())
     cleared: Cleared = None
     with find_cluster(folder, address, timeout).admin() as admin:
@@ -166,7 +172,9 @@ def cancel(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel what of a plan is in progress: what was added is deleted, what was to be removed stays."""
+    """Cancel what of a plan is in progress: what was added is deleted, what was to be removed
+    stays.
+    """
     plan = plan_of(plan_file.read_text())
     with find_cluster(folder, address, timeout).admin() as admin:
         ongoing = admin.list_reassignments(plan)

@@ -15,7 +15,9 @@ POLL_S = 0.2
 
 
 def recovery_words(logs: dict[str, Any]) -> str | None:
-    """One sentence on the logs that the cluster's processes have opened; None if all of them are new."""
+    """One sentence on the logs that the cluster's processes have opened; None if all of them are
+    new.
+    """
     recovered = logs["whole"] + logs["suspect"]
     torn = [each for each in logs["cut"] if each["condition"] == "whole"]
     suspect_cut_bytes = sum(each["cut_bytes"] for each in logs["cut"] if each["condition"] == "suspect")

@@ -1,6 +1,8 @@
-"""``raylog topics``: what Kafka's ``kafka-topics`` and ``kafka-configs`` do to topics, with their columns.
+"""``raylog topics``: what Kafka's ``kafka-topics`` and ``kafka-configs`` do to topics, with their
+columns.
 
-``describe`` prints a header line and a line per partition with the fields that scripts cut out of ``kafka-topics --describe``.
+``describe`` prints a header line and a line per partition with the fields that scripts cut out of
+``kafka-topics --describe``.
 """
 
 from __future__ import annotations
@@ -236,7 +238,9 @@ def as_plain(description: TopicDescription, configs: Mapping[str, str | None] | 
 
 
 def parse_configs(texts: Iterable[str] | None) -> dict[str, str]:
-    """``["retention.ms=1000"]`` as a mapping; ConfigError for one without ``=`` or with a name twice."""
+    """``["retention.ms=1000"]`` as a mapping; ConfigError for one without ``=`` or with a name
+    twice.
+    """
     configs: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
@@ -249,7 +253,9 @@ def parse_configs(texts: Iterable[str] | None) -> dict[str, str]:
 
 
 def parse_assignment(text: str) -> dict[int, list[int]]:
-    """``"0:1:2,3:4:5"``: the replicas of partitions 0 and 1, as Kafka's ``--replica-assignment`` takes them."""
+    """``"0:1:2,3:4:5"``: the replicas of partitions 0 and 1, as Kafka's ``--replica-assignment``
+    takes them.
+    """
     try:
         replicas = [[int(broker) for broker in part.split(":")] for part in text.split(",")]
     except ValueError:

@@ -1,7 +1,9 @@
-"""``raylog verify``: all replicas of a live cluster, compared byte for byte below their high watermarks, over the network.
+"""``raylog verify``: all replicas of a live cluster, compared byte for byte below their high
+watermarks, over the network.
 
-Exit code 0 says that every replica was compared and all are the same (in the end, with --repair); 1 that some differ, or that some
-could not be compared. In words, what was checked and what was found; with --json the same as one document.
+Exit code 0 says that every replica was compared and all are the same (in the end, with --repair); 1
+that some differ, or that some could not be compared. In words, what was checked and what was found;
+with --json the same as one document.
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ def verify(
 ) -> None:
     """Compare all replicas byte for byte below the high watermark while the cluster runs.
 
-    Also checks the CRC of every batch, that offsets ascend without a gap, and that leader epochs never
-    decrease and agree with the leaders' histories. For a compacted topic, compares the last record of
-    each key. Exits with 1 and names the first difference (offset, replica, what differs), or a replica
-    that could not be compared.
+    Also checks the CRC of every batch, that offsets ascend without a gap, and that leader epochs
+    never decrease and agree with the leaders' histories. For a compacted topic, compares the last
+    record of each key. Exits with 1 and names the first difference (offset, replica, what differs),
+    or a replica that could not be compared.
 
-    With --repair, a copy with a wrong CRC, or one that differs from the majority of the replicas, is
-    cut at the first difference and copied again; then the partition is compared again. A copy of a
-    compacted topic is replaced as a whole if its last records differ from those of the leader and of a
-    majority of the ISR. Nothing is changed if it is unclear which copy is right. Exits with 0 if all
-    replicas are the same in the end.
+    With --repair, a copy with a wrong CRC, or one that differs from the majority of the replicas,
+    is cut at the first difference and copied again; then the partition is compared again. A copy of
+    a compacted topic is replaced as a whole if its last records differ from those of the leader and
+    of a majority of the ISR. Nothing is changed if it is unclear which copy is right. Exits with 0
+    if all replicas are the same in the end.
     """
     with find_cluster(folder, address, timeout).admin() as admin, progress_bar(quiet=as_json) as progress:
         described = admin.describe_topics(topics or None)

@@ -1,8 +1,10 @@
-"""The one event loop that all synchronous handles of a process share, in a daemon thread of its own.
+"""The one event loop that all synchronous handles of a process share, in a daemon thread of its
+own.
 
-Started when first needed; uvloop's where it is installed. Callers hand coroutines over with ``run`` and block until
-they end. The loop does not survive a fork (threads don't): in a child the next handle starts another one, and handles
-made before the fork open their connections anew, with a notice; what the parent had buffered is the parent's to send.
+Started when first needed; uvloop's where it is installed. Callers hand coroutines over with ``run``
+and block until they end. The loop does not survive a fork (threads don't): in a child the next
+handle starts another one, and handles made before the fork open their connections anew, with a
+notice; what the parent had buffered is the parent's to send.
 """
 
 from __future__ import annotations

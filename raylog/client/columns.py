@@ -1,7 +1,8 @@
 """Arrow tables to records and back, column by column.
 
-A table of records has the columns of Spark's kafka source: ``key``, ``value`` (binary, nullable), ``topic``,
-``partition``, ``offset``, ``timestamp`` (UTC milliseconds), ``timestamp_type``, ``headers``.
+A table of records has the columns of Spark's kafka source: ``key``, ``value`` (binary, nullable),
+``topic``, ``partition``, ``offset``, ``timestamp`` (UTC milliseconds), ``timestamp_type``,
+``headers``.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
-"""The options of producers, consumers and admin clients: Kafka's names, each honoured or refused, never ignored.
+"""The options of producers, consumers and admin clients: Kafka's names, each honoured or refused,
+never ignored.
 
-``ProducerConfig.parse({"linger.ms": 5}, {"acks": "all"})`` takes any number of mappings (a later one wins) and
-accepts ``_`` for ``.``. A name that Kafka does not have is an error that suggests the nearest one; a name that Kafka
-has but that means nothing on raylog's own link, or comes with a later part of raylog, is an error that gives the
-reason (``raylog/client/refused_options.py``). Values are coerced as from a properties file (``"5"``, ``"true"``);
-what cannot be coerced is an error that names the option.
+``ProducerConfig.parse({"linger.ms": 5}, {"acks": "all"})`` takes any number of mappings (a later
+one wins) and accepts ``_`` for ``.``. A name that Kafka does not have is an error that suggests the
+nearest one; a name that Kafka has but that means nothing on raylog's own link, or comes with a
+later part of raylog, is an error that gives the reason (``raylog/client/refused_options.py``).
+Values are coerced as from a properties file (``"5"``, ``"true"``); what cannot be coerced is an
+error that names the option.
 
-Some defaults differ from Kafka's table. ``batch.size`` is 1 MiB instead of 16 KiB: Kafka's figure is sized for
-buffers that the Java client allocates ahead, ours grow as they fill and a batch is sent as soon as ``linger.ms``
-allows anyhow. ``send.buffer.bytes`` and ``receive.buffer.bytes`` are −1 (the kernel tunes them).
-``allow.auto.create.topics`` is false: topics are created on purpose. ``enable.auto.commit`` is true with a ``group.id``
-and false without, as in Kafka. One option is raylog's own: with ``fetch.from=nearest``, the default, a consumer reads from a
-replica in sync on its own machine, or in its ``client.rack``, where the leader is farther away; with ``leader`` never.
+Some defaults differ from Kafka's table. ``batch.size`` is 1 MiB instead of 16 KiB: Kafka's figure
+is sized for buffers that the Java client allocates ahead, ours grow as they fill and a batch is
+sent as soon as ``linger.ms`` allows anyhow. ``send.buffer.bytes`` and ``receive.buffer.bytes`` are
+−1 (the kernel tunes them). ``allow.auto.create.topics`` is false: topics are created on purpose.
+``enable.auto.commit`` is true with a ``group.id`` and false without, as in Kafka. One option is
+raylog's own: with ``fetch.from=nearest``, the default, a consumer reads from a replica in sync on
+its own machine, or in its ``client.rack``, where the leader is farther away; with ``leader`` never.
 """
 
 from __future__ import annotations
@@ -60,7 +63,9 @@ class ClientConfig(BaseModel):
 
     @classmethod
     def parse(cls, *sources: Mapping[str, Any] | None) -> Self:
-        """The config of these mappings; raises ConfigError for an unknown name, a refused one or a bad value."""
+        """The config of these mappings; raises ConfigError for an unknown name, a refused one or a
+        bad value.
+        """
         given: dict[str, Any] = {}
         for source in sources:
             seen: dict[str, str] = {}
@@ -112,7 +117,9 @@ class ClientConfig(BaseModel):
 
 
 class ProducerConfig(ClientConfig):
-    """Kafka's producer table. ``idempotent`` is the outcome of ``enable.idempotence`` and what it conflicts with."""
+    """Kafka's producer table. ``idempotent`` is the outcome of ``enable.idempotence`` and what it
+    conflicts with.
+    """
 
     refused: ClassVar[Mapping[str, str]] = PRODUCER_REFUSED
     kind: ClassVar[str] = "producer"
@@ -180,7 +187,9 @@ class ProducerConfig(ClientConfig):
 
     @property
     def sticky_bytes(self) -> int:
-        """How much goes to one partition before keyless records move to the next (``batch.size``, at most Kafka's default)."""
+        """How much goes to one partition before keyless records move to the next (``batch.size``,
+        at most Kafka's default).
+        """
         return self.batch_size if "batch_size" in self.model_fields_set else KAFKA_BATCH_SIZE
 
 
@@ -289,7 +298,9 @@ def listed(value: Any) -> Sequence[Any]:
 
 
 def instance_of(value: Any, builtin: Mapping[str, Callable[[], Any]], option: str) -> Any:
-    """What an option that names a class stands for: a built-in name, ``module:Class``, a class, or an object as it is."""
+    """What an option that names a class stands for: a built-in name, ``module:Class``, a class, or
+    an object as it is.
+    """
     if isinstance(value, str):
         short = value.rsplit(".", 1)[-1]
         if short in builtin and (short == value or value.startswith("org.apache.kafka.")):

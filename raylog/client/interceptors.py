@@ -1,9 +1,9 @@
 """User code around every record: chains of interceptors in the order of ``interceptor.classes``.
 
 A producer's ``on_send`` runs on the caller's thread before serializing and may replace the record;
-``on_acknowledgement`` runs on the sender's thread, in send order, before the user's own callback. A consumer's
-``on_consume`` may replace the records that a poll returns. What an interceptor raises is logged and goes no further:
-the chain goes on with what the one before gave (TV-10).
+``on_acknowledgement`` runs on the sender's thread, in send order, before the user's own callback. A
+consumer's ``on_consume`` may replace the records that a poll returns. What an interceptor raises is
+logged and goes no further: the chain goes on with what the one before gave (TV-10).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ logger = logging.getLogger("raylog.client")
 
 
 class ProducerRecord(NamedTuple):
-    """A record before it is serialized. ``partition`` None: the partitioner decides; ``timestamp_ms`` None: now.
+    """A record before it is serialized. ``partition`` None: the partitioner decides;
+    ``timestamp_ms`` None: now.
 
     An interceptor changes it by ``record._replace(value=…)``.
     """

@@ -1,10 +1,11 @@
-"""Which partition a record goes to: Kafka's murmur2 for keys, sticky or round-robin without a key, or the user's own
-class.
+"""Which partition a record goes to: Kafka's murmur2 for keys, sticky or round-robin without a key,
+or the user's own class.
 
-Keys hash exactly as in the Java client (32-bit murmur2, seed 0x9747b28c, sign bit masked, modulo the partition
-count), so producers of every language agree. Keyless records stay on one partition for ``sticky_bytes`` and then move
-on: to a random partition with a live leader, less likely to one whose batches queue up (KIP-794). A partitioner is
-called on the caller's thread and may be called by several threads at once.
+Keys hash exactly as in the Java client (32-bit murmur2, seed 0x9747b28c, sign bit masked, modulo
+the partition count), so producers of every language agree. Keyless records stay on one partition
+for ``sticky_bytes`` and then move on: to a random partition with a live leader, less likely to one
+whose batches queue up (KIP-794). A partitioner is called on the caller's thread and may be called
+by several threads at once.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitions:
-    """What a partitioner sees of the cluster: the topic's partition count and which of them have a live leader."""
+    """What a partitioner sees of the cluster: the topic's partition count and which of them have a
+    live leader.
+    """
 
     topic: str
     count: int
@@ -104,7 +107,9 @@ class _Stuck:
 
 
 class DefaultPartitioner:
-    """Murmur2 with a key, sticky without. ``queued(topic)`` gives the batches that wait per partition."""
+    """Murmur2 with a key, sticky without. ``queued(topic)`` gives the batches that wait per
+    partition.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Kafka's client options that raylog's own link refuses, each with the reason a user reads.
 
-A trailing ``*`` stands for every option that begins so. An option leaves this table when it becomes honoured.
+A trailing ``*`` stands for every option that begins so. An option leaves this table when it becomes
+honoured.
 """
 
 from __future__ import annotations

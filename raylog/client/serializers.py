@@ -1,9 +1,9 @@
 """How users' objects become bytes and back.
 
-A serializer is a callable of one value, an object with ``serialize(topic, value)``, or one of the built-in names
-below (Kafka's class names work too). ``None`` is never handed to it: a null key is no key, a null value is a
-tombstone. Without a serializer, values are bytes. Whatever a serializer raises reaches the caller as
-SerializationError with the original as its cause.
+A serializer is a callable of one value, an object with ``serialize(topic, value)``, or one of the
+built-in names below (Kafka's class names work too). ``None`` is never handed to it: a null key is
+no key, a null value is a tombstone. Without a serializer, values are bytes. Whatever a serializer
+raises reaches the caller as SerializationError with the original as its cause.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def _builtin(table: dict[str, Callable[[Any], Any]], suffix: str) -> dict[str, C
 
 
 def serializer_of(option: Any, name: str) -> ToBytes | None:
-    """The serializer that ``key.serializer`` or ``value.serializer`` (``name``) stands for; None where bytes pass as they are."""
+    """The serializer that ``key.serializer`` or ``value.serializer`` (``name``) stands for; None
+    where bytes pass as they are.
+    """
     return _callable_of(option, name, _builtin(_SERIALIZERS, "Serializer"), "serialize")
 
 

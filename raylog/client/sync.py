@@ -1,10 +1,10 @@
-"""The blocking faces of the clients: ``Producer``, ``Consumer``, ``AdminClient``. Usable from any thread, notebook, task
-or actor.
+"""The blocking faces of the clients: ``Producer``, ``Consumer``, ``AdminClient``. Usable from any
+thread, notebook, task or actor.
 
-A handle is small: an address and a configuration. It pickles, connects at its first use and shares one background
-loop with all other handles of the process. Blocking calls may be made inside a running event loop (a notebook's)
-since the work is done on another one, but they do block it: coroutines want the ``Async`` classes. In a forked child
-a handle connects anew.
+A handle is small: an address and a configuration. It pickles, connects at its first use and shares
+one background loop with all other handles of the process. Blocking calls may be made inside a
+running event loop (a notebook's) since the work is done on another one, but they do block it:
+coroutines want the ``Async`` classes. In a forked child a handle connects anew.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 class Producer:
-    """A producer. Options are Kafka's (``linger_ms=5`` or ``{"linger.ms": 5}``); unknown ones are refused.
+    """A producer. Options are Kafka's (``linger_ms=5`` or ``{"linger.ms": 5}``); unknown ones are
+    refused.
 
     ::
 
@@ -103,10 +104,11 @@ class Producer:
         headers: Sequence[Header] = NO_HEADERS,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Take one record and return at once; ``.result()`` of the delivery waits for its acknowledgement.
+        """Take one record and return at once; ``.result()`` of the delivery waits for its
+        acknowledgement.
 
-        Blocks while ``buffer.memory`` is full, up to ``max.block.ms`` (then BufferFullError). ``on_delivery(metadata, error)`` is called
-        on another thread when the record is settled.
+        Blocks while ``buffer.memory`` is full, up to ``max.block.ms`` (then BufferFullError).
+        ``on_delivery(metadata, error)`` is called on another thread when the record is settled.
         """
         core = self._live
         if core is None or self._generation != background_module.generation or self._closed:
@@ -133,11 +135,12 @@ class Producer:
     ) -> BatchDelivery:
         """Take many records in few large batches: the fast way.
 
-        ``values`` are bytes (or what ``value.serializer`` takes), objects with ``value`` and optionally ``key``, ``timestamp_ms`` and
-        ``headers``, or an Arrow table. ``key`` holds for all, ``keys`` one by one. Without key and partition each batch goes to a
-        partition of its own choice. Order is kept per partition. One record that is too large refuses the whole call before
-        anything is sent; later failures concern single batches and show in the delivery. ``on_delivery(result, error)`` is called
-        once, when all of it is settled.
+        ``values`` are bytes (or what ``value.serializer`` takes), objects with ``value`` and
+        optionally ``key``, ``timestamp_ms`` and ``headers``, or an Arrow table. ``key`` holds for
+        all, ``keys`` one by one. Without key and partition each batch goes to a partition of its
+        own choice. Order is kept per partition. One record that is too large refuses the whole call
+        before anything is sent; later failures concern single batches and show in the delivery.
+        ``on_delivery(result, error)`` is called once, when all of it is settled.
         """
         if isinstance(values, (pa.Table, pa.RecordBatch)):
             return self.send_arrow(topic, values, partition=partition, on_delivery=on_delivery)
@@ -161,11 +164,13 @@ class Producer:
         partition_column: str = "partition",
         on_delivery: OnBatchDelivery | None = None,
     ) -> BatchDelivery:
-        """Take the rows of a pyarrow Table or RecordBatch. Only the value column has to be there; binary or string.
+        """Take the rows of a pyarrow Table or RecordBatch. Only the value column has to be there;
+        binary or string.
 
-        A row goes to ``partition``, else to that of its partition column, else to that of its key, else to one of the producer's choice.
-        Timestamps are Arrow's or milliseconds, headers lists of structs (key, value) or maps. Otherwise as ``send_batch``, without a
-        Python object per record.
+        A row goes to ``partition``, else to that of its partition column, else to that of its key,
+        else to one of the producer's choice. Timestamps are Arrow's or milliseconds, headers lists
+        of structs (key, value) or maps. Otherwise as ``send_batch``, without a Python object per
+        record.
         """
         core = self._core()
         view = core.metadata.cached(topic) or self._fetch_topic(core, topic)
@@ -206,14 +211,18 @@ class Producer:
     # -------------------------------------------------------------- the end
 
     def flush(self, timeout: float | None = None) -> int:
-        """Wait until everything taken so far is settled; the number of records that are not after ``timeout`` seconds."""
+        """Wait until everything taken so far is settled; the number of records that are not after
+        ``timeout`` seconds.
+        """
         core = self._live
         if core is None or not core.accumulator.unfinished:
             return 0
         return background().run(core.flush(timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush for up to ``timeout`` seconds (None: as long as deliveries may take; 0: drop what waits) and end. Idempotent."""
+        """Flush for up to ``timeout`` seconds (None: as long as deliveries may take; 0: drop what
+        waits) and end. Idempotent.
+        """
         self._closed = True
         core, self._live = self._live, None
         _open_producers.discard(self)
@@ -294,7 +303,9 @@ class AdminClient(GroupCalls, ActorCalls):
         if_not_exists: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Create topics. Their leaders follow within moments; producers and consumers wait for them."""
+        """Create topics. Their leaders follow within moments; producers and consumers wait for
+        them.
+        """
         listed = [topics] if isinstance(topics, NewTopic) else list(topics)
         self._run(
             self._client.create_topics(
@@ -388,9 +399,11 @@ class AdminClient(GroupCalls, ActorCalls):
         on_partition: OnPartition = lambda report: None,
         repair: bool = False,
     ) -> Verification:
-        """Compare all replicas byte for byte below the high watermark. ``on_partition`` is called on another thread.
+        """Compare all replicas byte for byte below the high watermark. ``on_partition`` is called
+        on another thread.
 
-        ``repair``: a copy that is damaged, or that differs from those of a majority, is copied anew; the result says which.
+        ``repair``: a copy that is damaged, or that differs from those of a majority, is copied
+        anew; the result says which.
         """
         listed = [topics] if isinstance(topics, str) else topics
         return self._run(
@@ -517,7 +530,9 @@ async def _make(make: Callable[[], T]) -> T:
 
 
 def _abandon(core: ProducerCore, generation: int) -> None:
-    """A producer was dropped without close(): send what it holds and close its connections behind its back."""
+    """A producer was dropped without close(): send what it holds and close its connections behind
+    its back.
+    """
     if generation == background_module.generation:
         try:
             asyncio.run_coroutine_threadsafe(core.close(None), core.loop)

@@ -1,1 +1,3 @@
-"""The tables of configs under Kafka's names: topics', brokers', and those that raylog refuses, each with its reason."""
+"""The tables of configs under Kafka's names: topics', brokers', and those that raylog refuses, each
+with its reason.
+"""

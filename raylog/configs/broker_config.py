@@ -9,8 +9,9 @@ from raylog.configs.topic_configs import TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig(TopicConfig):
-    """``of_topic`` names the topic config that this one stands in for. The rest says who goes by it: group coordinators,
-    compaction, scrubbing, or the processes that hold replicas as a whole. Other ones are the controller's or a Broker's.
+    """``of_topic`` names the topic config that this one stands in for. The rest says who goes by
+    it: group coordinators, compaction, scrubbing, or the processes that hold replicas as a whole.
+    Other ones are the controller's or a Broker's.
     """
 
     is_cluster_wide: bool = False

@@ -1,9 +1,12 @@
-"""The configs of brokers, under Kafka's names: which can be changed while they run, which are only shown, and which are refused.
+"""The configs of brokers, under Kafka's names: which can be changed while they run, which are only
+shown, and which are refused.
 
-*Dynamic* ones are a broker's own, or hold for all brokers that have none of their own; some are the cluster's as a whole and are set for
-all brokers only (A20: per broker > for all > what it was started with > default). Most of them are what a topic takes that does not set
-the config itself, under another name (``topic_configs.BROKER_NAMES``). *Fixed* ones are shown and not changed. Whatever else Kafka's
-brokers have is refused with the reason (``refused_broker_configs``); any other name is an error that suggests the nearest one.
+*Dynamic* ones are a broker's own, or hold for all brokers that have none of their own; some are the
+cluster's as a whole and are set for all brokers only (A20: per broker > for all > what it was
+started with > default). Most of them are what a topic takes that does not set the config itself,
+under another name (``topic_configs.BROKER_NAMES``). *Fixed* ones are shown and not changed.
+Whatever else Kafka's brokers have is refused with the reason (``refused_broker_configs``); any
+other name is an error that suggests the nearest one.
 """
 
 from __future__ import annotations
@@ -169,7 +172,9 @@ ONE_BROKERS = ("advertised.listeners", "broker.id", "broker.rack", "log.dirs")
 
 
 def config_named(name: str, broker_id: int | None) -> BrokerConfig:
-    """The config of that name, which may be set for that broker. Raises ConfigError that says why not."""
+    """The config of that name, which may be set for that broker. Raises ConfigError that says why
+    not.
+    """
     config = BROKER_CONFIGS.get(name)
     if config is None:
         raise ConfigError(_why_not(name))
@@ -203,7 +208,9 @@ def validated(name: str, broker_id: int | None, text: str | None) -> str:
 
 
 def for_all_brokers(configs: Mapping[str, Any] | None) -> dict[str, str]:
-    """Configs to be set for all brokers as they are stored; a name may have ``_`` for ``.``. ConfigError names what can't be."""
+    """Configs to be set for all brokers as they are stored; a name may have ``_`` for ``.``.
+    ConfigError names what can't be.
+    """
     texts = {name.replace("_", "."): value for name, value in (configs or {}).items()}
     values = {
         name: validated(name, None, str(value).lower() if isinstance(value, bool) else str(value))
@@ -214,7 +221,8 @@ def for_all_brokers(configs: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def check_together(configs: Mapping[str, str], *, cores: int = 0) -> None:
-    """Whether what is set for all brokers goes together. Raises ConfigError that says what does not.
+    """Whether what is set for all brokers goes together. Raises ConfigError that says what does
+    not.
 
     ``cores``: of the largest machine that a broker is known to run on; 0: of none.
     """
@@ -240,7 +248,9 @@ def check_together(configs: Mapping[str, str], *, cores: int = 0) -> None:
 
 
 def found(configs: BrokerConfigs, broker_id: int | None, name: str) -> tuple[str, int | None] | None:
-    """The value that was set and for whom (None: for all), the broker's own first; None if nobody has set it."""
+    """The value that was set and for whom (None: for all), the broker's own first; None if nobody
+    has set it.
+    """
     for named in (broker_id, None):
         value = configs.get(named, {}).get(name)
         if value is not None:

@@ -1,4 +1,5 @@
-"""What Apache Kafka's brokers can be told and raylog's cannot: by name, or by the beginning of a name (``*``), with the reason.
+"""What Apache Kafka's brokers can be told and raylog's cannot: by name, or by the beginning of a
+name (``*``), with the reason.
 
 A name that is neither here nor in ``broker_configs`` is nobody's.
 """

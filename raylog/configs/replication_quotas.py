@@ -1,6 +1,8 @@
-"""The configs of replication throttles: the rates of brokers, and the topics' lists of throttled replicas.
+"""The configs of replication throttles: the rates of brokers, and the topics' lists of throttled
+replicas.
 
-A list is ``*`` for all of a topic's replicas, or ``partition:broker`` pairs joined by commas, as Kafka writes them.
+A list is ``*`` for all of a topic's replicas, or ``partition:broker`` pairs joined by commas, as
+Kafka writes them.
 """
 
 from __future__ import annotations

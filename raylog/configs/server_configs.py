@@ -1,7 +1,8 @@
-"""The configs of brokers that shape a server process: of those that hold replicas (``HOSTS``), and of controllers.
+"""The configs of brokers that shape a server process: of those that hold replicas (``HOSTS``), and
+of controllers.
 
-Names without an equivalent in Kafka are raylog's own. Each default stands here and nowhere else: the fields of
-``HostConfig`` and ``ControllerConfig`` take it from the table (``settings``).
+Names without an equivalent in Kafka are raylog's own. Each default stands here and nowhere else:
+the fields of ``HostConfig`` and ``ControllerConfig`` take it from the table (``settings``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Settings of a part of a server, as a frozen dataclass whose fields are configs of brokers.
 
-``setting`` gives a field its default and its name from outside, both from the table of ``broker_configs``.
-``with_configs`` makes the settings that hold where some configs were set; ``as_configs`` goes the other way.
+``setting`` gives a field its default and its name from outside, both from the table of
+``broker_configs``. ``with_configs`` makes the settings that hold where some configs were set;
+``as_configs`` goes the other way.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """The topic configs: Kafka 3.6's thirty-one and raylog's own, each honoured or refused by name.
 
-Owns names, types, defaults, bounds and meanings. It knows nothing of topics; who honours a config reads its effective value
-from the Assignment (the log, the replicas) or from the image (the controller).
+Owns names, types, defaults, bounds and meanings. It knows nothing of topics; who honours a config
+reads its effective value from the Assignment (the log, the replicas) or from the image (the
+controller).
 
-A *refused* config may be set to its default, because that asks for nothing; any other value is an error that says why
-and, where there is one, what to do instead. An unknown name is an error that suggests the nearest known one.
+A *refused* config may be set to its default, because that asks for nothing; any other value is an
+error that says why and, where there is one, what to do instead. An unknown name is an error that
+suggests the nearest known one.
 
-Values are strings, as on the wire. ``parse`` turns one into its typed value: bool, int, float, str, or a tuple for lists.
+Values are strings, as on the wire. ``parse`` turns one into its typed value: bool, int, float, str,
+or a tuple for lists.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ class ConfigValueType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """One config. ``refused`` says why any other value than the default is an error; None: it is honoured."""
+    """One config. ``refused`` says why any other value than the default is an error; None: it is
+    honoured.
+    """
 
     name: str
     type: ConfigValueType
@@ -58,7 +63,9 @@ class TopicConfig:
     refused: str | None = None
 
     def parse(self, text: str) -> Value:
-        """The typed value. Raises ConfigError for a value of the wrong type or out of bounds (not for a refused one)."""
+        """The typed value. Raises ConfigError for a value of the wrong type or out of bounds (not
+        for a refused one).
+        """
         value = self._typed(text.strip())
         for each in value if isinstance(value, tuple) else (value,):
             if self.choices and each not in self.choices:
@@ -185,7 +192,9 @@ BROKER_NAMES: Mapping[str, str] = {
     "segment.ms": "log.roll.ms",
     "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
-"""What a broker calls a topic's config: set there, it holds for the topics that do not set their own."""
+"""What a broker calls a topic's config: set there, it holds for the topics that do not set their
+own.
+"""
 _OF_BROKER_NAME = {broker_name: name for name, broker_name in BROKER_NAMES.items()}
 
 
@@ -200,7 +209,9 @@ def config_named(name: str) -> TopicConfig:
 
 
 def validated(name: str, text: str | None) -> str:
-    """The value to store. Raises ConfigError for an unknown name, a bad value, or one that is refused."""
+    """The value to store. Raises ConfigError for an unknown name, a bad value, or one that is
+    refused.
+    """
     config = config_named(name)
     if text is None:
         raise ConfigError(f"{name} needs a value")
@@ -248,7 +259,9 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def validate_topic_name(name: str) -> None:
-    """Kafka's rules (L15): raises InvalidTopicError. A name plus ``-99999`` has to fit a directory entry of 255 bytes."""
+    """Kafka's rules (L15): raises InvalidTopicError. A name plus ``-99999`` has to fit a directory
+    entry of 255 bytes.
+    """
     if not name:
         raise InvalidTopicName("a topic needs a name")
     if name in (".", ".."):
@@ -262,6 +275,8 @@ def validate_topic_name(name: str) -> None:
 
 
 def colliding_name(name: str, names: Iterator[str] | Mapping[str, object]) -> str | None:
-    """A name among ``names`` that differs only in '.' against '_' (they would share a metric), the name itself excepted."""
+    """A name among ``names`` that differs only in '.' against '_' (they would share a metric), the
+    name itself excepted.
+    """
     folded = name.replace(".", "_")
     return next((each for each in names if each != name and each.replace(".", "_") == folded), None)

@@ -1,11 +1,11 @@
 """High watermarks as leaders report them and as the controllers record them: values, no decisions.
 
-A high watermark stands with the leader epoch in which it was reached. It is a lower bound of what is committed, for as long as no
-unclean election gives records up: whoever holds all that was committed has a log that ends there or later, or that
-knows a later epoch.
+A high watermark stands with the leader epoch in which it was reached. It is a lower bound of what
+is committed, for as long as no unclean election gives records up: whoever holds all that was
+committed has a log that ends there or later, or that knows a later epoch.
 
-Both the report and the record name partitions by topic, so that a topic id is written once: ten to fourteen bytes are left
-for each partition.
+Both the report and the record name partitions by topic, so that a topic id is written once: ten to
+fourteen bytes are left for each partition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from raylog.types import TopicIdPartition
 
 
 class HighWatermark(NamedTuple):
-    """All records below ``offset`` are committed, as the leader of that epoch knew. 0 <= leader_epoch, offset."""
+    """All records below ``offset`` are committed, as the leader of that epoch knew. 0 <=
+    leader_epoch, offset.
+    """
 
     leader_epoch: int
     offset: int

@@ -4,9 +4,9 @@
 
     frame = more: u8 | piece of a message (raylog.raft.frames)
 
-A message longer than ``PIECE_BYTES`` (a snapshot) goes in several frames, all but the last with ``more`` 1. Messages may be lost: Raft
-sends again what matters, so a message to a peer that left too much unread is dropped. What holds for every stream is in
-``raylog.wire.stream``.
+A message longer than ``PIECE_BYTES`` (a snapshot) goes in several frames, all but the last with
+``more`` 1. Messages may be lost: Raft sends again what matters, so a message to a peer that left
+too much unread is dropped. What holds for every stream is in ``raylog.wire.stream``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class QuorumStream(Stream[Message]):
         self._pieces = bytearray()
 
     def send(self, frame: Message) -> None:
-        """Queues a message; dropped when the link is closed, or while the peer has left 64 MB unread."""
+        """Queues a message; dropped when the link is closed, or while the peer has left 64 MB
+        unread.
+        """
         connection = self._connection
         if connection.shut or connection.unsent_bytes > BACKLOG_BYTES_MAX:
             return
@@ -105,7 +107,9 @@ async def open_quorum(
     on_close: OnClose,
     timeout_ms: int,
 ) -> QuorumStream:
-    """The client's end, of whichever controller listens there. Raises what ``Connection.open`` raises, and a refusal."""
+    """The client's end, of whichever controller listens there. Raises what ``Connection.open``
+    raises, and a refusal.
+    """
     return await open_stream(
         endpoint,
         OpenQuorum(directory_id.bytes),

@@ -1,12 +1,13 @@
 """The control session: what a server actor and the active controller say to each other, as values.
 
-One TCP connection per server actor carries msgpack frames both ways (the shell encodes them with ``to_frame`` and
-``from_frame``). The actor opens with ``Hello`` and keeps sending ``Heartbeat``; the controller answers ``Welcome`` and then an
-``Assignment`` for every replica that the actor shall hold. Every frame from the controller carries its controller epoch; an
-actor refuses a frame with a lower epoch than it has seen (TV-25).
+One TCP connection per server actor carries msgpack frames both ways (the shell encodes them with
+``to_frame`` and ``from_frame``). The actor opens with ``Hello`` and keeps sending ``Heartbeat``;
+the controller answers ``Welcome`` and then an ``Assignment`` for every replica that the actor shall
+hold. Every frame from the controller carries its controller epoch; an actor refuses a frame with a
+lower epoch than it has seen (TV-25).
 
-Byte layout of a frame: ``{"t": <class name>, "v": 1, ...fields}`` in msgpack, UUIDs as 16 bytes. A frame of a newer version is refused
-by name.
+Byte layout of a frame: ``{"t": <class name>, "v": 1, ...fields}`` in msgpack, UUIDs as 16 bytes. A
+frame of a newer version is refused by name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from raylog.types import NO_LEADER, ActorIdentity, Condition, Endpoint, TopicIdP
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica as its actor holds it now. Offsets are exclusive ends; epochs are −1 where there is none.
+    """One replica as its actor holds it now. Offsets are exclusive ends; epochs are −1 where there
+    is none.
 
     ``scanned_bytes`` and ``cut_bytes`` are what recovery read and cut off when the log was opened.
     """
@@ -54,10 +56,12 @@ class FailedDisk:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Opens a session. ``replicas`` are those that are open; ``failed_disks`` are what a Broker has found of its disks.
+    """Opens a session. ``replicas`` are those that are open; ``failed_disks`` are what a Broker has
+    found of its disks.
 
-    ``listener`` is where clients outside the cluster reach a Broker, None if it has no outside listener. ``unopened`` are the
-    replicas, topic id and partition, that the process was assigned earlier and whose logs it has not open: it may still be at it.
+    ``listener`` is where clients outside the cluster reach a Broker, None if it has no outside
+    listener. ``unopened`` are the replicas, topic id and partition, that the process was assigned
+    earlier and whose logs it has not open: it may still be at it.
     """
 
     identity: ActorIdentity
@@ -77,7 +81,9 @@ REQUEST_COST_BYTES = 16_384
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """One replica's traffic since the last heartbeat: requests that moved records, and the bytes of these records."""
+    """One replica's traffic since the last heartbeat: requests that moved records, and the bytes of
+    these records.
+    """
 
     topic_id: uuid.UUID
     partition: int
@@ -97,10 +103,12 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What the process has used since the last one: of one core, in thousandths; and its memory. −1: not measured.
+    """What the process has used since the last one: of one core, in thousandths; and its memory.
+    −1: not measured.
 
-    ``cores`` are those of its machine that it may use. ``busy_per_mille`` is the share of the time in which its event loop ran on
-    a core. ``loads`` are the replicas with the most traffic; those without any are left out. Both are from version 2 on.
+    ``cores`` are those of its machine that it may use. ``busy_per_mille`` is the share of the time
+    in which its event loop ran on a core. ``loads`` are the replicas with the most traffic; those
+    without any are left out. Both are from version 2 on.
     """
 
     cpu_per_mille: int = -1
@@ -112,14 +120,18 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOpened:
-    """Answers the first Assignment of a replica, once its log is open (recovery done). Until then it is not live."""
+    """Answers the first Assignment of a replica, once its log is open (recovery done). Until then
+    it is not live.
+    """
 
     status: ReplicaStatus
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFailed:
-    """A replica's log could not be opened, or its disk failed under it. The actor drops the replica."""
+    """A replica's log could not be opened, or its disk failed under it. The actor drops the
+    replica.
+    """
 
     topic_id: uuid.UUID
     partition: int
@@ -128,10 +140,11 @@ class ReplicaFailed:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDamaged:
-    """Bytes of an open replica's log have changed on the disk. Said in ``leader_epoch``, again in later ones until it is mended.
+    """Bytes of an open replica's log have changed on the disk. Said in ``leader_epoch``, again in
+    later ones until it is mended.
 
-    The actor serves what is whole, and drops nothing before an Assignment of a later epoch names it neither in the ISR nor in the ELR.
-    ``damage`` names file, byte, offset and reason.
+    The actor serves what is whole, and drops nothing before an Assignment of a later epoch names it
+    neither in the ISR nor in the ELR. ``damage`` names file, byte, offset and reason.
     """
 
     topic_id: uuid.UUID
@@ -158,7 +171,9 @@ class ReplicaRemoved:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReleased:
-    """Answers a Release: the log is closed and its folder unlocked (or the process did not have it)."""
+    """Answers a Release: the log is closed and its folder unlocked (or the process did not have
+    it).
+    """
 
     topic_id: uuid.UUID
     partition: int
@@ -166,7 +181,9 @@ class ReplicaReleased:
 
 @dataclass(frozen=True, slots=True)
 class NodeLeaving:
-    """A Broker has heard from Ray that its node is about to be taken away. True for as long as its process lives."""
+    """A Broker has heard from Ray that its node is about to be taken away. True for as long as its
+    process lives.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +195,9 @@ class DisksChecked:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartition:
-    """A leader asks for another ISR. ``isr`` pairs broker id with the incarnation that the leader has seen fetching."""
+    """A leader asks for another ISR. ``isr`` pairs broker id with the incarnation that the leader
+    has seen fetching.
+    """
 
     request_id: int
     topic_id: uuid.UUID
@@ -190,7 +209,9 @@ class AlterPartition:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarks:
-    """A process reports the high watermarks, of partitions that it leads, that have moved since its last report in this session."""
+    """A process reports the high watermarks, of partitions that it leads, that have moved since its
+    last report in this session.
+    """
 
     topics: tuple[TopicHighWatermarks, ...]
 
@@ -248,9 +269,11 @@ class BrokerDisks:
 
 @dataclass(frozen=True, slots=True)
 class ImageChanged:
-    """To a Broker: committed records, one decision or a part of all there is (``records.encode_batch``), in the order of the log.
+    """To a Broker: committed records, one decision or a part of all there is
+    (``records.encode_batch``), in the order of the log.
 
-    ``begins``: what the Broker has is void, an image begins that counts from the frame that ``is_complete`` on.
+    ``begins``: what the Broker has is void, an image begins that counts from the frame that
+    ``is_complete`` on.
     """
 
     controller_epoch: int
@@ -272,10 +295,12 @@ class AssignedReplica:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The committed state of one partition, sent to each actor that holds a replica of it, whenever it changes.
+    """The committed state of one partition, sent to each actor that holds a replica of it, whenever
+    it changes.
 
-    ``leader`` and ``isr`` are broker ids; ``leader`` −1 means that nobody leads. ``min_isr`` is already min(min.insync.replicas,
-    assigned replicas without those being added). ``config`` holds the topic's effective configs as strings.
+    ``leader`` and ``isr`` are broker ids; ``leader`` −1 means that nobody leads. ``min_isr`` is
+    already min(min.insync.replicas, assigned replicas without those being added). ``config`` holds
+    the topic's effective configs as strings.
     """
 
     controller_epoch: int
@@ -300,7 +325,9 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class AssignedPartition:
-    """An Assignment among others. ``topic``, ``replicas`` and ``config`` are positions in the tables of the frame."""
+    """An Assignment among others. ``topic``, ``replicas`` and ``config`` are positions in the
+    tables of the frame.
+    """
 
     topic: int
     partition: int
@@ -329,10 +356,12 @@ class Assignments:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The replica is not this actor's any more (topic deleted, or moved away): close and delete its folder.
+    """The replica is not this actor's any more (topic deleted, or moved away): close and delete its
+    folder.
 
-    A process that has not opened it deletes the folder ``<topic>-<partition>`` of its disk, if ``partition.metadata`` there
-    names this topic id. Either way ``ReplicaRemoved`` follows; until then the Removal is repeated in each new session.
+    A process that has not opened it deletes the folder ``<topic>-<partition>`` of its disk, if
+    ``partition.metadata`` there names this topic id. Either way ``ReplicaRemoved`` follows; until
+    then the Removal is repeated in each new session.
     """
 
     controller_epoch: int
@@ -343,11 +372,13 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Another actor of the same disk holds the replica from now on: close the log cleanly, unlock its folder and leave it there.
+    """Another actor of the same disk holds the replica from now on: close the log cleanly, unlock
+    its folder and leave it there.
 
-    ``ReplicaReleased`` follows. The controller sends this to each process that holds, or is opening, what is not assigned to it
-    and what it was not told to delete; so it is repeated in each new session until the process has let go. The rest says who
-    leads, for those whose requests are refused; −1: nobody.
+    ``ReplicaReleased`` follows. The controller sends this to each process that holds, or is
+    opening, what is not assigned to it and what it was not told to delete; so it is repeated in
+    each new session until the process has let go. The rest says who leads, for those whose requests
+    are refused; −1: nobody.
     """
 
     controller_epoch: int
@@ -360,11 +391,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class TopicsNamed:
-    """To a process that holds partitions of ``__consumer_offsets``: committed topics, name and id; those that ``gone`` names
-    were deleted.
+    """To a process that holds partitions of ``__consumer_offsets``: committed topics, name and id;
+    those that ``gone`` names were deleted.
 
-    All topics come before the first Assignment of such a partition in a session, in one or more frames; then each change, in
-    the order of the log. ``begins``: what the process knew is void, and what begins counts from the frame that ``is_complete``.
+    All topics come before the first Assignment of such a partition in a session, in one or more
+    frames; then each change, in the order of the log. ``begins``: what the process knew is void,
+    and what begins counts from the frame that ``is_complete``.
     """
 
     controller_epoch: int
@@ -376,7 +408,9 @@ class TopicsNamed:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionAnswer:
-    """``error`` is a Kafka error code, 0 when done; the new state itself arrives as an Assignment, sent before this."""
+    """``error`` is a Kafka error code, 0 when done; the new state itself arrives as an Assignment,
+    sent before this.
+    """
 
     controller_epoch: int
     request_id: int
@@ -391,7 +425,9 @@ SHUT_DOWN = "the cluster is shut down"
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The process was declared dead and replaced, or is not wanted any more: close logs cleanly and end."""
+    """The process was declared dead and replaced, or is not wanted any more: close logs cleanly and
+    end.
+    """
 
     controller_epoch: int
     reason: str

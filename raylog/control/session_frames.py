@@ -4,8 +4,9 @@ Byte layout of a frame (the length prefix is the transport's)::
 
     msgpack map {"t": <class name>, "v": 1, <field>: <value>, ...}      UUIDs 16 bytes, inner dataclasses arrays
 
-A frame of a newer version, or of an unknown name, is refused by name (``ProtocolError``). The two ends
-refuse what only their own side may send; ``from_actor`` and ``from_controller`` read and check in one step.
+A frame of a newer version, or of an unknown name, is refused by name (``ProtocolError``). The two
+ends refuse what only their own side may send; ``from_actor`` and ``from_controller`` read and check
+in one step.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def _of_side(frame: Any, side: Any, who: str) -> Any:
 
 
 class ControllerEpochGuard:
-    """What an actor remembers of controllers, for as long as its process lives: the highest controller epoch.
+    """What an actor remembers of controllers, for as long as its process lives: the highest
+    controller epoch.
 
     0 <= highest_epoch; it never goes back.
     """
@@ -55,7 +57,9 @@ class ControllerEpochGuard:
         self.highest_epoch = 0
 
     def accepts(self, frame: FromController) -> bool:
-        """Whether the frame is of the newest controller known; a higher epoch becomes the newest known (TV-25)."""
+        """Whether the frame is of the newest controller known; a higher epoch becomes the newest
+        known (TV-25).
+        """
         if frame.controller_epoch < self.highest_epoch:
             return False
         self.highest_epoch = frame.controller_epoch

@@ -1,6 +1,8 @@
-"""The control session's stream: session frames both ways (``raylog.control.session_frames``), opened by ``OpenSession``.
+"""The control session's stream: session frames both ways (``raylog.control.session_frames``),
+opened by ``OpenSession``.
 
-What holds for every stream is in ``raylog.wire.stream``. A peer that leaves too much unread loses the session.
+What holds for every stream is in ``raylog.wire.stream``. A peer that leaves too much unread loses
+the session.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class SessionStream(Stream[Frame]):
     """One end of a session. ``peer`` is the actor at the other end, as the handshake proved it."""
 
     def send(self, frame: Frame) -> None:
-        """Queues a frame; dropped when the session is closed. A peer that leaves 64 MB unread loses the session."""
+        """Queues a frame; dropped when the session is closed. A peer that leaves 64 MB unread loses
+        the session.
+        """
         connection = self._connection
         if connection.shut:
             return
@@ -44,7 +48,9 @@ _last_encoded: tuple[Frame | None, bytes] = (None, b"")
 
 
 def _encoded(frame: Frame) -> bytes:
-    """Its bytes. The controller sends many a frame to several actors, one after the other: it is encoded once."""
+    """Its bytes. The controller sends many a frame to several actors, one after the other: it is
+    encoded once.
+    """
     global _last_encoded
     known, encoded = _last_encoded
     if known is not frame:
@@ -54,7 +60,9 @@ def _encoded(frame: Frame) -> bytes:
 
 
 def accept_session(request: Request, on_frame: OnFrame, on_close: OnClose) -> SessionStream:
-    """The server's end: answers an ``OpenSession`` request and takes the connection over. Frames may be sent at once."""
+    """The server's end: answers an ``OpenSession`` request and takes the connection over. Frames
+    may be sent at once.
+    """
     assert isinstance(request.body, OpenSession), request.body
     return accept_stream(
         request, SessionOpened(), lambda connection, peer: SessionStream(connection, peer, on_frame, on_close)
@@ -74,7 +82,8 @@ async def open_session(
 ) -> SessionStream:
     """The client's end.
 
-    Raises what ``Connection.open`` raises, and the server's refusal. Frames may arrive before this returns.
+    Raises what ``Connection.open`` raises, and the server's refusal. Frames may arrive before this
+    returns.
     """
     return await open_stream(
         endpoint,

@@ -1,9 +1,11 @@
-"""What a coordinator and its machine share: the moment, the timers, the replies, and the records that are not replicated yet.
+"""What a coordinator and its machine share: the moment, the timers, the replies, and the records
+that are not replicated yet.
 
-``write`` gives records to the log. The writer says what happens next: ``answered(error)`` is called exactly once, when
-the records are replicated (0), when it is certain that they never will be, or when the write has timed out (they may still be
-replicated then). ``settled(error)`` is called exactly once when their fate is known, before ``answered`` if both fall together.
-Replicated records are applied to the machine before either. Errors are those of the log.
+``write`` gives records to the log. The writer says what happens next: ``answered(error)`` is called
+exactly once, when the records are replicated (0), when it is certain that they never will be, or
+when the write has timed out (they may still be replicated then). ``settled(error)`` is called
+exactly once when their fate is known, before ``answered`` if both fall together. Replicated records
+are applied to the machine before either. Errors are those of the log.
 
 Invariants: pending writes are in log order, and so are their ends.
 """
@@ -53,7 +55,9 @@ def ignore(error: int) -> None:
 
 
 class CoordinatorContext(Generic[ReplyT, KeyedT]):
-    """``position``: everything below it is applied. ``topics``: those that exist; None until the controller has named them."""
+    """``position``: everything below it is applied. ``topics``: those that exist; None until the
+    controller has named them.
+    """
 
     __slots__ = (
         "_high_watermark",
@@ -145,7 +149,9 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
                 return
 
     def give_up(self) -> None:
-        """The leadership is lost: what is pending may be replicated one day or never, and this process will not know."""
+        """The leadership is lost: what is pending may be replicated one day or never, and this
+        process will not know.
+        """
         while self._pending:
             self._settle(self._pending.popleft(), NOT_LEADER_OR_FOLLOWER)
 

@@ -1,4 +1,5 @@
-"""The coordinator of one partition: its role, its log and its pending answers, whatever its machine decides about.
+"""The coordinator of one partition: its role, its log and its pending answers, whatever its machine
+decides about.
 
 Roles (``role``), how each answers, and where it goes::
 
@@ -6,13 +7,15 @@ Roles (``role``), how each answers, and where it goes::
     Loading     COORDINATOR_LOAD_IN_PROGRESS     → Leading, Following (Resigned)
     Leading     as the machine decides           → Following (Resigned), Loading (Elected)
 
-In every role the machine has applied what the log says below ``position``, so a follower that is elected has only the tail left
-to read. It leads when it has applied everything up to the end that its log had at its election. That end is replicated then,
-so nothing is restored from a record that could still go away.
+In every role the machine has applied what the log says below ``position``, so a follower that is
+elected has only the tail left to read. It leads when it has applied everything up to the end that
+its log had at its election. That end is replicated then, so nothing is restored from a record that
+could still go away.
 
-What a leader decides goes to its own log, and what depends on it is answered when it is replicated (``context``). A leader epoch
-fences: the runtime refuses an Append of an older one, and an Elected or Resigned of an older one is dropped here. Where an unclean
-election cuts the log below ``position``, the runtime begins anew with another coordinator.
+What a leader decides goes to its own log, and what depends on it is answered when it is replicated
+(``context``). A leader epoch fences: the runtime refuses an Append of an older one, and an Elected
+or Resigned of an older one is dropped here. Where an unclean election cuts the log below
+``position``, the runtime begins anew with another coordinator.
 """
 
 from __future__ import annotations
@@ -185,6 +188,8 @@ class PartitionCoordinator(Generic[RequestT, ReplyT, KeyedT]):
     # -------------------------------------------------------------- invariants
 
     def check(self) -> None:
-        """Raise AssertionError where an invariant is broken. For tests and the simulator: it visits everything."""
+        """Raise AssertionError where an invariant is broken. For tests and the simulator: it visits
+        everything.
+        """
         self._context.check()
         self.machine.check(leads=self.role is CoordinatorRole.LEADING)

@@ -1,12 +1,13 @@
 """Requests that came before this process leads their partition of a coordinators' topic.
 
-They overtook the election, or the Assignment, of a partition that is new, or whose process has just come back. Instead of
-receiving NOT_COORDINATOR they wait, like requests for records (``raylog.replication.awaited``), in the order in which they came,
-until ``go_on``.
+They overtook the election, or the Assignment, of a partition that is new, or whose process has just
+come back. Instead of receiving NOT_COORDINATOR they wait, like requests for records
+(``raylog.replication.awaited``), in the order in which they came, until ``go_on``.
 
-A wait ends after ``WAIT_MS``, or sooner if the request allows less; and after ``UNKNOWN_WAIT_MS`` if the
-partition is still unknown here, since it may never come. Then the request is answered as if it came now. At most ``REQUESTS_MAX`` wait.
-The requests of a native client (those with a ``connection``) are dropped when it ends.
+A wait ends after ``WAIT_MS``, or sooner if the request allows less; and after ``UNKNOWN_WAIT_MS``
+if the partition is still unknown here, since it may never come. Then the request is answered as if
+it came now. At most ``REQUESTS_MAX`` wait. The requests of a native client (those with a
+``connection``) are dropped when it ends.
 
 Invariant: each waiter has a deadline.
 """
@@ -38,7 +39,9 @@ class _EarlyRequest(Generic[RequestT, ReplyT]):
 
 
 class EarlyRequests(Generic[RequestT, ReplyT]):
-    """``answer`` is called once for each request whose wait ends. ``is_known`` says whether a partition is assigned to this process."""
+    """``answer`` is called once for each request whose wait ends. ``is_known`` says whether a
+    partition is assigned to this process.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,9 @@ class EarlyRequests(Generic[RequestT, ReplyT]):
         return self._count
 
     def wait(self, number: int, request: RequestT, then: Callable[[ReplyT], None], wait_ms: int | None) -> bool:
-        """Whether it waits from now on; False: it may not, or there is no room. ``wait_ms``: as long as the request itself allows."""
+        """Whether it waits from now on; False: it may not, or there is no room. ``wait_ms``: as
+        long as the request itself allows.
+        """
         wait_ms = WAIT_MS if wait_ms is None else min(WAIT_MS, wait_ms)
         if wait_ms <= 0 or self._count >= REQUESTS_MAX:
             return False

@@ -1,13 +1,16 @@
 """What goes into the coordinator of one partition, and what comes out of it.
 
-Events are facts that the runtime reports. Effects are orders that it carries out in the order given. ``now_ms`` (monotonic) and
-``wall_ms`` come with each event. A *token* is the runtime's name for one request that waits for a reply.
+Events are facts that the runtime reports. Effects are orders that it carries out in the order
+given. ``now_ms`` (monotonic) and ``wall_ms`` come with each event. A *token* is the runtime's name
+for one request that waits for a reply.
 
-The runtime owes the coordinator five things. It reports the records below the high watermark with ``Replayed``, in order and without
-a gap, while the replica follows and after ``Elected`` until ``position`` has reached the log's end. It appends the records of each
-``Append`` to the partition's log as one batch if the process still leads in that epoch, and reports ``Appended`` exactly once each, in
-order. It reports ``HighWatermarkRose`` while the process leads, and ``Resigned`` as soon as it does not. It ticks when
-``next_deadline_ms`` has passed. It reports with ``TopicsKnown``, before ``Elected`` and after each change, which topics exist.
+The runtime owes the coordinator five things. It reports the records below the high watermark with
+``Replayed``, in order and without a gap, while the replica follows and after ``Elected`` until
+``position`` has reached the log's end. It appends the records of each ``Append`` to the partition's
+log as one batch if the process still leads in that epoch, and reports ``Appended`` exactly once
+each, in order. It reports ``HighWatermarkRose`` while the process leads, and ``Resigned`` as soon
+as it does not. It ticks when ``next_deadline_ms`` has passed. It reports with ``TopicsKnown``,
+before ``Elected`` and after each change, which topics exist.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ class ConnectionClosed:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """This process leads the partition in that epoch. ``log_end_offset``: the end of its log before any record of this epoch."""
+    """This process leads the partition in that epoch. ``log_end_offset``: the end of its log before
+    any record of this epoch.
+    """
 
     leader_epoch: int
     log_end_offset: int
@@ -55,7 +60,9 @@ class Resigned:
 
 @dataclass(frozen=True, slots=True)
 class Replayed(Generic[RecordT]):
-    """Records below the high watermark, the first that the coordinator has not seen; ``next_offset`` follows the last one."""
+    """Records below the high watermark, the first that the coordinator has not seen;
+    ``next_offset`` follows the last one.
+    """
 
     records: tuple[RecordT, ...]
     next_offset: int
@@ -79,10 +86,12 @@ class HighWatermarkRose:
 
 @dataclass(frozen=True, slots=True)
 class TopicsKnown:
-    """The topics that exist, with their ids. The mapping belongs to the runtime, which changes it before each such event.
+    """The topics that exist, with their ids. The mapping belongs to the runtime, which changes it
+    before each such event.
 
-    ``gone`` are the names of topics that were just deleted: what is stored for them is void, with an id or without. After
-    ``is_whole`` any topic may have gone unnoticed; otherwise none but ``gone`` has.
+    ``gone`` are the names of topics that were just deleted: what is stored for them is void, with
+    an id or without. After ``is_whole`` any topic may have gone unnoticed; otherwise none but
+    ``gone`` has.
     """
 
     topics: Mapping[str, uuid.UUID]
@@ -111,7 +120,9 @@ class SendCoordinatorReply(Generic[ReplyT]):
 
 @dataclass(frozen=True, slots=True)
 class Append(Generic[RecordT]):
-    """One batch for this partition's log, to be refused if the replica does not lead in ``leader_epoch``."""
+    """One batch for this partition's log, to be refused if the replica does not lead in
+    ``leader_epoch``.
+    """
 
     sequence: int
     leader_epoch: int

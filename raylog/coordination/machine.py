@@ -1,7 +1,9 @@
-"""What one kind of coordinator adds: how it decides, what its records mean, and how they are written.
+"""What one kind of coordinator adds: how it decides, what its records mean, and how they are
+written.
 
-A *machine* serves one partition. ``decide`` turns a request into records and a reply; ``apply`` is the only place where what
-records say changes, on leaders and followers alike. What a leader keeps besides (who waits, timers) ends with its leadership.
+A *machine* serves one partition. ``decide`` turns a request into records and a reply; ``apply`` is
+the only place where what records say changes, on leaders and followers alike. What a leader keeps
+besides (who waits, timers) ends with its leadership.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from raylog.coordination.events import ReplyT, RequestT
 
 @dataclass(frozen=True, slots=True)
 class Decided(Generic[ReplyT, KeyedT]):
-    """``reply(error)`` is sent when the records are replicated (0), or with the log's error when they are not; without records, at once.
+    """``reply(error)`` is sent when the records are replicated (0), or with the log's error when
+    they are not; without records, at once.
 
-    ``settled(error)`` is called when the records' fate is known, even after the write has timed out.
+    ``settled(error)`` is called when the records' fate is known, even after the write has timed
+    out.
     """
 
     reply: Callable[[int], ReplyT]
@@ -52,7 +56,9 @@ class CoordinatorMachine(Generic[RequestT, ReplyT, KeyedT]):
         """This process leads and everything is applied: requests come from now on."""
 
     def ended(self) -> None:
-        """It leads no longer. Requests that still wait are to be answered now; state besides the records' is to be dropped."""
+        """It leads no longer. Requests that still wait are to be answered now; state besides the
+        records' is to be dropped.
+        """
 
     def topics_changed(self, gone: tuple[str, ...], *, is_whole: bool) -> None:
         """``context.topics`` has changed while this process leads (``events.TopicsKnown``)."""
@@ -64,7 +70,9 @@ class CoordinatorMachine(Generic[RequestT, ReplyT, KeyedT]):
         """A deadline that the machine set in ``context.timers`` has come."""
 
     def check(self, *, leads: bool) -> None:
-        """Raise AssertionError where an invariant is broken. For tests and the simulator: it visits everything."""
+        """Raise AssertionError where an invariant is broken. For tests and the simulator: it visits
+        everything.
+        """
 
 
 class CoordinatorKind(Protocol[RequestT, ReplyT, KeyedT]):
@@ -79,7 +87,9 @@ class CoordinatorKind(Protocol[RequestT, ReplyT, KeyedT]):
         """The key and the value of a record; without a value it deletes what it names."""
 
     def decode(self, key: bytes | None, value: bytes | None) -> KeyedT | None:
-        """The record; None for one of a kind that is not known. Raises ProtocolError for what can't be read."""
+        """The record; None for one of a kind that is not known. Raises ProtocolError for what can't
+        be read.
+        """
 
     def partition_of(self, request: RequestT) -> int | None:
         """The partition that answers a request; None: every one does, with what it has."""
@@ -88,4 +98,6 @@ class CoordinatorKind(Protocol[RequestT, ReplyT, KeyedT]):
         """How long a request itself may wait for a leader; None: it does not say."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        """Go by the topic's and brokers' configs from now on, where they name settings of this kind."""
+        """Go by the topic's and brokers' configs from now on, where they name settings of this
+        kind.
+        """

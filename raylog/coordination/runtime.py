@@ -1,14 +1,18 @@
-"""The coordinators of one kind in one process: a ``PartitionCoordinator`` for each partition of the kind's topic that it holds.
+"""The coordinators of one kind in one process: a ``PartitionCoordinator`` for each partition of the
+kind's topic that it holds.
 
-Owns their timer, the requests that wait for them, and the reading of what is replicated; it decides nothing. The
-replicas' machine reports who leads in which epoch and how far the high watermark is (``receive``). A
-coordinator's records are appended by the replica like any producer's; a process that does not lead is refused there, by epoch.
+Owns their timer, the requests that wait for them, and the reading of what is replicated; it decides
+nothing. The replicas' machine reports who leads in which epoch and how far the high watermark is
+(``receive``). A coordinator's records are appended by the replica like any producer's; a process
+that does not lead is refused there, by epoch.
 
-Records are read and decoded on the loop, a bounded piece at a time; a thread first loads what is not in memory. A request for a
-partition that this process may lead any moment waits for that (``early_requests``). One for a partition that it has let go of, or
-that another process leads, is answered at once: NOT_COORDINATOR.
+Records are read and decoded on the loop, a bounded piece at a time; a thread first loads what is
+not in memory. A request for a partition that this process may lead any moment waits for that
+(``early_requests``). One for a partition that it has let go of, or that another process leads, is
+answered at once: NOT_COORDINATOR.
 
-Effects are carried out in the order in which the coordinators gave them, even where carrying out one brings about others.
+Effects are carried out in the order in which the coordinators gave them, even where carrying out
+one brings about others.
 
 Knows no wire and no clock: the server brings requests in, and the simulator has a time of its own.
 """
@@ -81,7 +85,8 @@ class Replicas(Protocol):
         leader_epoch: int,
         then: Callable[[ProducePartitionResult], None],
     ) -> None:
-        """Append it if this process leads in that epoch; ``then`` is called in the same turn of the loop, perhaps after this returns.
+        """Append it if this process leads in that epoch; ``then`` is called in the same turn of the
+        loop, perhaps after this returns.
 
         Appends keep their order.
         """
@@ -119,7 +124,9 @@ class _Partition(Generic[RequestT, ReplyT, KeyedT]):
 
 
 class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
-    """``hear`` takes the controller's frames, ``receive`` the replicas' effects, ``ask`` the requests."""
+    """``hear`` takes the controller's frames, ``receive`` the replicas' effects, ``ask`` the
+    requests.
+    """
 
     def __init__(self, kind: CoordinatorKind[RequestT, ReplyT, KeyedT], replicas: Replicas, clock: Clock) -> None:
         self.kind = kind
@@ -269,7 +276,8 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
             self._replicas.log_failed(partition.id, f"read: {error}")
             return
         except (CorruptBatch, UnsupportedMagic) as error:
-            # Nothing is passed over: the damaged record may count. Another replica leads soon, or the log is copied anew.
+            # Nothing is passed over: the damaged record may count. Another replica leads soon, or
+            # the log is copied anew.
             logger.error(
                 "%s: the coordinator's records at offset %d are damaged: %s", log.where, coordinator.position, error
             )
@@ -288,7 +296,9 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
             self._clock.call_later(0, loaded)  # others get their turn in between
 
     def _records_of(self, data: bytes | bytearray | memoryview, position: int, *, where: str) -> tuple[KeyedT, ...]:
-        """The records of whole batches from ``position`` on. What can't be read is named in the server's log and passed over."""
+        """The records of whole batches from ``position`` on. What can't be read is named in the
+        server's log and passed over.
+        """
         records = []
         for batch in batches(data):
             if batch.is_control:
@@ -388,16 +398,20 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         return partition.coordinator if partition is not None else None
 
     def ask(self, number: int, request: RequestT, then: Callable[[ReplyT], None]) -> None:
-        """Ask the coordinator of a partition; ``then`` is called once, perhaps before this returns, or never if the process ends.
+        """Ask the coordinator of a partition; ``then`` is called once, perhaps before this returns,
+        or never if the process ends.
 
-        Nor is it called for a native client whose connection ends while its request waits for the partition.
+        Nor is it called for a native client whose connection ends while its request waits for the
+        partition.
         """
         is_patient = self.kind.partition_of(request) is not None and self._is_awaited(number)
         if not is_patient or not self._early.wait(number, request, then, self.kind.wait_ms(request)):
             self._answer(number, request, then)
 
     def _is_awaited(self, number: int) -> bool:
-        """Whether this process may lead that partition any moment: it does not lead, and may hear of it yet."""
+        """Whether this process may lead that partition any moment: it does not lead, and may hear
+        of it yet.
+        """
         partition = self._partitions.get(number)
         return not self._is_over if partition is None else partition.is_expected
 

@@ -1,13 +1,15 @@
-"""Ray Data on topics: ``read_topic`` makes a Dataset of a topic's records, ``write_topic`` writes a Dataset's rows as records, and
-``stream_topic`` makes batches for training that say where they are, so that Ray Train resumes at the exact record.
+"""Ray Data on topics: ``read_topic`` makes a Dataset of a topic's records, ``write_topic`` writes a
+Dataset's rows as records, and ``stream_topic`` makes batches for training that say where they are,
+so that Ray Train resumes at the exact record.
 
 ::
 
     ds = raylog.data.read_topic("events", cluster=cluster)         # key, value, topic, partition, offset, timestamp, …
     raylog.data.write_topic(ds.select_columns(["key", "value"]), "copies", cluster=cluster)
 
-The same cut and the same splits as ``raylog.spark`` has (``raylog.ranges``). ``to_spark`` makes a DataFrame of a Dataset, ``from_spark`` a
-Dataset of a DataFrame, and ``release`` frees what Ray keeps for either.
+The same cut and the same splits as ``raylog.spark`` has (``raylog.ranges``). ``to_spark`` makes a
+DataFrame of a Dataset, ``from_spark`` a Dataset of a DataFrame, and ``release`` frees what Ray
+keeps for either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The cut that the options of a read ask for. ``read_topic`` and ``stream_topic`` have these options in common."""
+"""The cut that the options of a read ask for. ``read_topic`` and ``stream_topic`` have these
+options in common.
+"""
 
 from __future__ import annotations
 

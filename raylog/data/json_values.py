@@ -1,11 +1,13 @@
 """JSON values into Arrow columns by pyarrow's own reader, whole batches at a time.
 
-The values of a slice are joined by newlines and parsed at once. Where that fails, the slice is halved until the values that don't decode
-are alone, so a broken one costs a few parses more, and one whose every value is broken costs two for each.
+The values of a slice are joined by newlines and parsed at once. Where that fails, the slice is
+halved until the values that don't decode are alone, so a broken one costs a few parses more, and
+one whose every value is broken costs two for each.
 
-pyarrow's reader takes a sequence of documents for what it is, wherever they end, and dies of some (of a lone ``null``). So that exactly
-one row comes of each value, only those are handed to it that begin and end with a brace and have nothing after a brace that could be
-a second document; where a string may be what looks like one, the value is looked at alone.
+pyarrow's reader takes a sequence of documents for what it is, wherever they end, and dies of some
+(of a lone ``null``). So that exactly one row comes of each value, only those are handed to it that
+begin and end with a brace and have nothing after a brace that could be a second document; where a
+string may be what looks like one, the value is looked at alone.
 """
 
 from __future__ import annotations
@@ -37,14 +39,17 @@ def decode_json(
     mode: str = "permissive",
     corrupt_column: str = CORRUPT_COLUMN,
 ) -> Any:
-    """The same rows with one column for each field of ``schema`` in the place of ``column``, whose values are JSON objects.
+    """The same rows with one column for each field of ``schema`` in the place of ``column``, whose
+    values are JSON objects.
 
-    ``rows``: a ``pyarrow.Table`` or ``RecordBatch``, as of ``poll_batch`` or of a batch of Ray Data; the result is of the same kind.
-    ``schema``: a ``pyarrow.Schema``. ``columns``: the other columns that stay, all by default. A field that an object does not have is
-    null, one that the schema does not have is left out, a null value (a tombstone) is null in every field.
+    ``rows``: a ``pyarrow.Table`` or ``RecordBatch``, as of ``poll_batch`` or of a batch of Ray
+    Data; the result is of the same kind. ``schema``: a ``pyarrow.Schema``. ``columns``: the other
+    columns that stay, all by default. A field that an object does not have is null, one that the
+    schema does not have is left out, a null value (a tombstone) is null in every field.
 
-    A value that is no JSON object, or has a field of another type, is all null and kept in ``corrupt_column`` as it is (binary), null
-    for the rest; with ``mode="failfast"`` it is a SerializationError that says which. ConfigError for columns and types that can't be.
+    A value that is no JSON object, or has a field of another type, is all null and kept in
+    ``corrupt_column`` as it is (binary), null for the rest; with ``mode="failfast"`` it is a
+    SerializationError that says which. ConfigError for columns and types that can't be.
     """
     if not isinstance(schema, pa.Schema):
         raise ConfigError(f"schema={schema!r}: give a pyarrow.Schema")
@@ -113,7 +118,9 @@ def _decoded(values: Any, schema: Any) -> tuple[Any, Any]:
 
 
 def _is_one_object(values: Any) -> Any:
-    """Which values are an object and nothing after it, as far as braces tell; null and the rest are false."""
+    """Which values are an object and nothing after it, as far as braces tell; null and the rest are
+    false.
+    """
     begins, ends, may_go_on = (pc.match_substring_regex(values, pattern) for pattern in (_BEGINS, _ENDS, _MAY_GO_ON))
     fits = pc.fill_null(pc.and_(begins, ends), False)
     unclear = pc.indices_nonzero(pc.and_(fits, pc.fill_null(may_go_on, False)))
@@ -132,7 +139,9 @@ def _is_json(value: bytes) -> bool:
 
 
 def _parse(values: Any, schema: Any, first: int, tables: list[Any], broken: list[int]) -> None:
-    """Append the rows of what decodes to ``tables``, and to ``broken`` the places of what does not, counted from ``first``."""
+    """Append the rows of what decodes to ``tables``, and to ``broken`` the places of what does not,
+    counted from ``first``.
+    """
     if not len(values):
         return
     try:
@@ -147,7 +156,9 @@ def _parse(values: Any, schema: Any, first: int, tables: list[Any], broken: list
 
 
 def _parsed(values: Any, schema: Any) -> Any:
-    """The rows of values that are one object each. ArrowInvalid where one of them is none after all, or does not fit."""
+    """The rows of values that are one object each. ArrowInvalid where one of them is none after
+    all, or does not fit.
+    """
     texts = values.cast(pa.string())  # which looks whether they are UTF-8
     whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
     text = pc.binary_join(whole, "\n")[0].as_buffer()

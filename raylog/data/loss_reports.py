@@ -1,11 +1,14 @@
-"""What tasks of Ray Data found to be lost, told to the program that planned them: a warning there for each, as soon as it is met.
+"""What tasks of Ray Data found to be lost, told to the program that planned them: a warning there
+for each, as soon as it is met.
 
-With ``fail_on_data_loss=False`` a task goes on after a loss, and nobody reads its own log (a Ray that raylog has started or
-connected to does not pass it on). So the program listens, with the first read that may lose something, on a port of its node's
-address, and a task tells it before it goes on: one line of JSON with the program's token, and one that says it was heard.
+With ``fail_on_data_loss=False`` a task goes on after a loss, and nobody reads its own log (a Ray
+that raylog has started or connected to does not pass it on). So the program listens, with the first
+read that may lose something, on a port of its node's address, and a task tells it before it goes
+on: one line of JSON with the program's token, and one that says it was heard.
 
-It is a port and not an actor: a thread of the program that waits for an actor still holds references when ``ray.shutdown()`` is called,
-and Ray ends the whole process when one is given back after that.
+It is a port and not an actor: a thread of the program that waits for an actor still holds
+references when ``ray.shutdown()`` is called, and Ray ends the whole process when one is given back
+after that.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ class LossListener:
     token: str
 
     def tell(self, loss: str) -> None:
-        """Report a loss to the program. If that fails, the task's own log says so, and the task goes on."""
+        """Report a loss to the program. If that fails, the task's own log says so, and the task
+        goes on.
+        """
         line = json.dumps({"token": self.token, "loss": loss}).encode() + b"\n"
         try:
             with socket.create_connection((self.host, self.port), PATIENCE_S) as connection:

@@ -1,7 +1,8 @@
 """Topics as Ray Datasets: one cut on the driver, ranges as read tasks, Arrow blocks.
 
-A task's row count is known before it runs where the topic is not compacted, so that Ray plans with it and ``Dataset.count`` reads
-nothing; a compacted topic has fewer records than offsets, and there nobody knows. Columns that a Dataset does not use are not read.
+A task's row count is known before it runs where the topic is not compacted, so that Ray plans with
+it and ``Dataset.count`` reads nothing; a compacted topic has fewer records than offsets, and there
+nobody knows. Columns that a Dataset does not use are not read.
 """
 
 from __future__ import annotations
@@ -55,16 +56,21 @@ def read_topic(
     timeout_s: float = CONNECT_TIMEOUT_S,
     **read_options: Any,
 ) -> Any:
-    """The records of topics as a ``ray.data.Dataset``: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` (ms, UTC),
-    ``timestamp_type``, ``headers``; or ``columns`` of these.
+    """The records of topics as a ``ray.data.Dataset``: ``key``, ``value``, ``topic``,
+    ``partition``, ``offset``, ``timestamp`` (ms, UTC), ``timestamp_type``, ``headers``; or
+    ``columns`` of these.
 
-    Topics, beginning and end as for ``raylog.spark.read``, fixed when this is called. ``min_tasks``: at least so many tasks;
-    ``max_records_per_task``: none with more offsets. ``fail_on_data_loss``: whether offsets that are deleted, or beyond the end, are an
-    OffsetOutOfRangeError, or a warning on the driver. ``read_committed`` leaves out what transactions have aborted or not decided.
-    ``read_options`` are those of ``ray.data.read_datasource``, such as ``num_cpus`` and ``concurrency``. ``timeout_s``: seconds in which
-    the cluster (if None is given) and the Ray that Ray Data would connect to (if this process has none) have to answer.
+    Topics, beginning and end as for ``raylog.spark.read``, fixed when this is called.
+    ``min_tasks``: at least so many tasks; ``max_records_per_task``: none with more offsets.
+    ``fail_on_data_loss``: whether offsets that are deleted, or beyond the end, are an
+    OffsetOutOfRangeError, or a warning on the driver. ``read_committed`` leaves out what
+    transactions have aborted or not decided. ``read_options`` are those of
+    ``ray.data.read_datasource``, such as ``num_cpus`` and ``concurrency``. ``timeout_s``: seconds
+    in which the cluster (if None is given) and the Ray that Ray Data would connect to (if this
+    process has none) have to answer.
 
-    RayError for a Ray that doesn't answer; ConfigError and UnknownTopicOrPartitionError for what can't be, before anything is read.
+    RayError for a Ray that doesn't answer; ConfigError and UnknownTopicOrPartitionError for what
+    can't be, before anything is read.
     """
     topics = checked(topics)
     _check_names(read_options)
@@ -94,7 +100,9 @@ def read_topic(
 
 
 def _check_names(read_options: Iterable[str]) -> None:
-    """Ray Data passes options that it does not know on to whoever reads, and nobody would look at them."""
+    """Ray Data passes options that it does not know on to whoever reads, and nobody would look at
+    them.
+    """
     own, rays = (
         [name for name, each in signature(function).parameters.items() if each.kind is each.KEYWORD_ONLY]
         for function in (read_topic, ray.data.read_datasource)
@@ -136,9 +144,11 @@ class TopicSource(Datasource):
         return round(sum(len(each) * densities.get(each.key, 0.0) for each in self._cut.ranges))
 
     def blocks(self) -> int | None:
-        """How many tasks are right: some for every CPU, none of less than a megabyte or of more than ``BLOCK_BYTES``; None if nobody knows.
+        """How many tasks are right: some for every CPU, none of less than a megabyte or of more
+        than ``BLOCK_BYTES``; None if nobody knows.
 
-        Left to itself Ray Data makes 200, of which each costs more to begin than a few megabytes to read.
+        Left to itself Ray Data makes 200, of which each costs more to begin than a few megabytes to
+        read.
         """
         untyped: Any = ray
         size = self.estimate_inmemory_data_size()

@@ -1,8 +1,9 @@
 """The rounds of a stream, one after the other, the same for all its workers.
 
-Of a stream that ends they follow from its state. Of an endless one worker 0 looks at the logs and tells the others (``Tell``); while
-there is not a whole batch for everybody it waits, then, after ``short_after_s``, takes what there is. In Ray Train workers it is
-Ray Train's own broadcast that tells them; elsewhere whoever has several workers gives another.
+Of a stream that ends they follow from its state. Of an endless one worker 0 looks at the logs and
+tells the others (``Tell``); while there is not a whole batch for everybody it waits, then, after
+``short_after_s``, takes what there is. In Ray Train workers it is Ray Train's own broadcast that
+tells them; elsewhere whoever has several workers gives another.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from raylog.ranges.watch import TopicWatch
 
 POLL_S = 0.1
 TELL_S = 5.0
-"""Worker 0 says at least so often that there is nothing, so that the others are not kept in one call."""
+"""Worker 0 says at least so often that there is nothing, so that the others are not kept in one
+call.
+"""
 
 _TELL_CHARACTERS = 800  # Ray Train wants less than 1,000 bytes at once
 
@@ -35,7 +38,9 @@ Tell = Callable[[str | None], str | None]
 
 
 class Rounds:
-    """``following(state)``: the state at the beginning of the next round, and what was lost before it."""
+    """``following(state)``: the state at the beginning of the next round, and what was lost before
+    it.
+    """
 
     def __init__(
         self,

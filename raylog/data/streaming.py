@@ -1,4 +1,5 @@
-"""Topics as batches for training, each with the place in the stream that it brings its workers to: ``stream_topic``.
+"""Topics as batches for training, each with the place in the stream that it brings its workers to:
+``stream_topic``.
 
 ::
 
@@ -11,11 +12,13 @@
                 batch.save(folder)
                 ray.train.report({...}, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
-A batch's ``state`` is where all workers are when each has done that step (``raylog.ranges.dealing``), so a checkpoint resumes at the exact
-record, with as many workers as there are then. Each worker that saves writes a file of its own: those of all workers together are
+A batch's ``state`` is where all workers are when each has done that step
+(``raylog.ranges.dealing``), so a checkpoint resumes at the exact record, with as many workers as
+there are then. Each worker that saves writes a file of its own: those of all workers together are
 exact even where they were not at the same step, one worker's alone where they were.
 
-The driver need not live as long as the workers: a stream is a small value that pickles, and holds no connection.
+The driver need not live as long as the workers: a stream is a small value that pickles, and holds
+no connection.
 """
 
 from __future__ import annotations
@@ -136,7 +139,9 @@ def _lane_offsets(cut: Cut) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TopicStream:
-    """A stream nobody reads yet: what ``stream_topic`` returns. ``beginning``: where it begins and ends. ``losses``: as of ``Cut``."""
+    """A stream nobody reads yet: what ``stream_topic`` returns. ``beginning``: where it begins and
+    ends. ``losses``: as of ``Cut``.
+    """
 
     address: ClusterAddress
     topics: Topics
@@ -159,10 +164,12 @@ class TopicStream:
     ) -> TopicBatches:
         """The batches of one worker, from the beginning or from where ``start`` says.
 
-        ``start``: what ``ray.train.get_checkpoint()`` returns (None: the beginning), a ``StreamState``, or the path of a folder that
-        ``save`` wrote to. A stream that ends goes on to the end that it had when it was begun. ``rank`` and ``world_size`` are Ray
-        Train's own in its workers, elsewhere 0 of 1. All workers of an endless stream take their steps together; outside of Ray Train
-        ``broadcast(text)`` has to give all of them what worker 0 gave, the others calling it with None.
+        ``start``: what ``ray.train.get_checkpoint()`` returns (None: the beginning), a
+        ``StreamState``, or the path of a folder that ``save`` wrote to. A stream that ends goes on
+        to the end that it had when it was begun. ``rank`` and ``world_size`` are Ray Train's own in
+        its workers, elsewhere 0 of 1. All workers of an endless stream take their steps together;
+        outside of Ray Train ``broadcast(text)`` has to give all of them what worker 0 gave, the
+        others calling it with None.
 
         ConfigError for a checkpoint of another stream, or one without a place in a stream.
         """
@@ -218,7 +225,9 @@ class TopicStream:
 
 
 class TopicBatches(Iterator["TopicBatch"]):
-    """One worker's batches. ``state``: where the workers are when each has done what this one has; ``losses``: what was met on the way."""
+    """One worker's batches. ``state``: where the workers are when each has done what this one has;
+    ``losses``: what was met on the way.
+    """
 
     def __init__(
         self, address: ClusterAddress, rounds: Rounds, state: StreamState, options: ReadOptions, rank: int
@@ -278,7 +287,8 @@ class TopicBatches(Iterator["TopicBatch"]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopicBatch:
-    """``table``: the records, a ``pyarrow.Table``. ``ranges``: whose offsets they have. ``state``: where the workers are after this step.
+    """``table``: the records, a ``pyarrow.Table``. ``ranges``: whose offsets they have. ``state``:
+    where the workers are after this step.
 
     ``losses``: what could not be read before or in it, with ``fail_on_data_loss=False``.
     """
@@ -305,7 +315,9 @@ class TopicBatch:
 
 
 def load_state(folder: str | os.PathLike[str], name: str = FILE_NAME) -> StreamState:
-    """The state that workers have saved in a folder, each its own or one for all. ConfigError where there is none, or one is missing."""
+    """The state that workers have saved in a folder, each its own or one for all. ConfigError where
+    there is none, or one is missing.
+    """
     if not isinstance(folder, str | os.PathLike):
         raise ConfigError(f"folder={folder!r}: give the folder that batches were saved to")
     found = {

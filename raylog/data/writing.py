@@ -1,4 +1,6 @@
-"""Ray Datasets as records of topics: each write task sends its blocks with a producer of raylog's own, at least once."""
+"""Ray Datasets as records of topics: each write task sends its blocks with a producer of raylog's
+own, at least once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from raylog.ranges.sending import checked_columns, checked_config, checked_targe
 
 @dataclass(frozen=True, slots=True)
 class TopicWriteSummary:
-    """``records`` of the tasks that counted; what failed attempts had sent is in the topics besides."""
+    """``records`` of the tasks that counted; what failed attempts had sent is in the topics
+    besides.
+    """
 
     records: int
     tasks: int
@@ -37,12 +41,15 @@ def write_topic(
 ) -> TopicWriteSummary:
     """Write the rows of a Dataset, at least once, and wait until they are acknowledged.
 
-    Columns: ``value``; and, if there are such, ``key``, ``headers``, ``partition``, ``timestamp``, and ``topic`` where none is named.
-    ``producer_config``: Kafka's options of a producer; ``concurrency``: Ray Data's, how many tasks write at once. ``timeout_s``: seconds
-    in which the cluster (if None is given) and the Ray that Ray Data would connect to (if this process has none) have to answer.
+    Columns: ``value``; and, if there are such, ``key``, ``headers``, ``partition``, ``timestamp``,
+    and ``topic`` where none is named. ``producer_config``: Kafka's options of a producer;
+    ``concurrency``: Ray Data's, how many tasks write at once. ``timeout_s``: seconds in which the
+    cluster (if None is given) and the Ray that Ray Data would connect to (if this process has none)
+    have to answer.
 
-    RayError for a Ray that doesn't answer, ConfigError for unknown options and UnknownTopicOrPartitionError for a topic that is not there,
-    before anything is written; columns that do not fit are a ConfigError of the first task that meets them, or before, where Ray knows
+    RayError for a Ray that doesn't answer, ConfigError for unknown options and
+    UnknownTopicOrPartitionError for a topic that is not there, before anything is written; columns
+    that do not fit are a ConfigError of the first task that meets them, or before, where Ray knows
     the schema.
     """
     if not isinstance(ds, Dataset):

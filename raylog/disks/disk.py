@@ -1,8 +1,8 @@
 """A disk: a folder that belongs to one broker of one cluster, and says so itself.
 
-The folder is the truth and Ray is a cache (DESIGN §3): what a cluster needs to come back after everything was stopped is
-read from here. This module formats a folder, reads its identity, locks it and refuses every folder that is not ours to use. It
-knows nothing of Ray, topics or the network.
+The folder is the truth and Ray is a cache (DESIGN §3): what a cluster needs to come back after
+everything was stopped is read from here. This module formats a folder, reads its identity, locks it
+and refuses every folder that is not ours to use. It knows nothing of Ray, topics or the network.
 
 Files of a formatted disk, besides the replicas' folders::
 
@@ -21,14 +21,16 @@ Files of a formatted disk, besides the replicas' folders::
     advertised.listeners=kafka.example:9092  # what these clients are told instead; absent: the same
     config.num.partitions=4                # what its node wants set for all brokers where nobody has set it; one line each
 
-A folder is *blank* if it does not exist, is empty, or holds nothing but a reservation and what an interrupted formatting leaves
-behind. A Ray node advertises its disks by directory id when it starts, so a blank one is given its id before it is formatted::
+A folder is *blank* if it does not exist, is empty, or holds nothing but a reservation and what an
+interrupted formatting leaves behind. A Ray node advertises its disks by directory id when it
+starts, so a blank one is given its id before it is formatted::
 
     reserved.properties  0644   version=1, directory.id, and where known rack, cluster.id, broker.id, listeners and
                          configs; formatting deletes it
 
-Anything else without ``meta.properties`` is somebody's data and is refused. All trouble is a DiskError that names folder and
-remedy. A folder in memory (``raylog.log.mounts``) is a disk like any other.
+Anything else without ``meta.properties`` is somebody's data and is refused. All trouble is a
+DiskError that names folder and remedy. A folder in memory (``raylog.log.mounts``) is a disk like
+any other.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ LOCK_FILE = ".lock"
 RESERVATION_FILE = "reserved.properties"
 METADATA_FOLDER = "__cluster_metadata-0"
 FOUNDING_FOLDER = "__cluster_metadata-0.founding"
-"""The first metadata of a cluster that is being founded: made on each first voter's disk before any disk is formatted."""
+"""The first metadata of a cluster that is being founded: made on each first voter's disk before any
+disk is formatted.
+"""
 _IN_A_BLANK_FOLDER = frozenset(
     {
         *(SECRET_FILE, LOCK_FILE, META_FILE + ".tmp", SECRET_FILE + ".tmp"),
@@ -92,7 +96,9 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a blank folder will be called when it is formatted; ``cluster_id`` and ``broker_id``: by a cluster that is being founded."""
+    """What a blank folder will be called when it is formatted; ``cluster_id`` and ``broker_id``: by
+    a cluster that is being founded.
+    """
 
     directory_id: uuid.UUID
     rack: str | None = None
@@ -137,7 +143,9 @@ def decode_id(text: str) -> uuid.UUID:
 
 
 def new_id() -> uuid.UUID:
-    """A random UUID whose text form does not start with a dash, so that command lines can take it (as in Kafka)."""
+    """A random UUID whose text form does not start with a dash, so that command lines can take it
+    (as in Kafka).
+    """
     while True:
         drawn = uuid.uuid4()
         if not encode_id(drawn).startswith("-"):
@@ -145,7 +153,9 @@ def new_id() -> uuid.UUID:
 
 
 def boot_id() -> str:
-    """The kernel's id of this boot: equal before and after means that the page cache was not lost in between."""
+    """The kernel's id of this boot: equal before and after means that the page cache was not lost
+    in between.
+    """
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -155,7 +165,9 @@ def free_bytes(path: Path) -> int:
 
 
 def disk_path(folder: Path, broker_id: int, number: int) -> Path:
-    """Where an embedded cluster has a broker's disks: ``broker-0``, ``broker-0-disk-1``, … A link to another file system will do."""
+    """Where an embedded cluster has a broker's disks: ``broker-0``, ``broker-0-disk-1``, … A link
+    to another file system will do.
+    """
     return folder / (f"broker-{broker_id}" if number == 0 else f"broker-{broker_id}-disk-{number}")
 
 
@@ -171,8 +183,8 @@ def format_disk(
 ) -> Disk:
     """Make a blank folder a disk. Durable when it returns; interrupted, it leaves the folder blank.
 
-    Creates the folder; takes over what is reserved there, unless it is given. Raises DiskError if the folder is not blank or can't
-    be written.
+    Creates the folder; takes over what is reserved there, unless it is given. Raises DiskError if
+    the folder is not blank or can't be written.
     """
     assert broker_id >= 0, broker_id
     _check_rack(rack)
@@ -205,7 +217,8 @@ def format_disk(
 def reserve_disk(
     path: Path, *, rack: str | None = None, listeners: Listeners | None = None, configs: Configs = ()
 ) -> Reservation:
-    """Give a blank folder its directory id, durably; the one that it has already if it is reserved. The rest is noted, too.
+    """Give a blank folder its directory id, durably; the one that it has already if it is reserved.
+    The rest is noted, too.
 
     Raises DiskError for a folder that is missing (a disk that is not mounted?) or not blank.
     """
@@ -270,8 +283,8 @@ def read_reservation(path: Path) -> Reservation | None:
 def read_disk(path: Path) -> Disk | None:
     """The disk in that folder, None if the folder is blank.
 
-    Raises DiskError for a folder that is no disk of ours (somebody's files, Apache Kafka's own log directory, a newer
-    layout, broken properties, a missing secret).
+    Raises DiskError for a folder that is no disk of ours (somebody's files, Apache Kafka's own log
+    directory, a newer layout, broken properties, a missing secret).
     """
     is_mounted = mounted_at(path) is not None
     if not is_mounted and not _reporting(path, path.exists):
@@ -290,7 +303,9 @@ def read_disk(path: Path) -> Disk | None:
 
 
 def open_disk(path: Path, *, cluster_id: str | None = None) -> Disk:
-    """A formatted disk, of that cluster if one is named; DiskError otherwise. Checks that the folder can be written."""
+    """A formatted disk, of that cluster if one is named; DiskError otherwise. Checks that the
+    folder can be written.
+    """
     disk = read_disk(path)
     if disk is None:
         raise DiskError(f"{path} is not formatted: no {META_FILE} in it")
@@ -321,7 +336,8 @@ def with_controllers(disk: Disk, controllers: Sequence[Endpoint]) -> Disk:
 
 
 def controller_moved(disk: Disk, *, home: Path, old: Endpoint | None, new: Endpoint, is_alone: bool) -> Disk:
-    """Write down, durably, that the controller whose disk is ``home`` listens at ``new`` now; returns the disk as it then reads.
+    """Write down, durably, that the controller whose disk is ``home`` listens at ``new`` now;
+    returns the disk as it then reads.
 
     ``is_alone``: there is no other, so every other address is stale.
     """
@@ -336,17 +352,23 @@ def controller_moved(disk: Disk, *, home: Path, old: Endpoint | None, new: Endpo
 
 
 def with_listeners(disk: Disk, listeners: Listeners | None) -> Disk:
-    """Write down where the disk's Broker listens for Kafka clients, durably; it counts from the Broker's next start."""
+    """Write down where the disk's Broker listens for Kafka clients, durably; it counts from the
+    Broker's next start.
+    """
     return _change(disk.path, disk.cluster_id, lambda found: replace(found, listeners=listeners))
 
 
 def with_configs(disk: Disk, configs: Configs) -> Disk:
-    """Write down what the disk's node wants set for all brokers, durably; it counts from the disk's next registration."""
+    """Write down what the disk's node wants set for all brokers, durably; it counts from the disk's
+    next registration.
+    """
     return _change(disk.path, disk.cluster_id, lambda found: replace(found, configs=configs))
 
 
 def set_listeners(disks: Sequence[Disk], wanted: Sequence[Listeners | None]) -> list[Disk]:
-    """Write down the listeners that are wanted of the disks' brokers, by broker id; None leaves what is there."""
+    """Write down the listeners that are wanted of the disks' brokers, by broker id; None leaves
+    what is there.
+    """
     return [with_listeners(disk, wanted[disk.broker_id]) if differs(disk, wanted) else disk for disk in disks]
 
 

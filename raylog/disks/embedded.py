@@ -28,7 +28,9 @@ def has_run(folder: str | Path) -> bool:
 
 
 def prepare_disks(home: Path, brokers: int, racks: Sequence[str] | None, disks_each: int = 1) -> list[Disk]:
-    """The disks under ``home``: those that are there, and new ones up to the numbers of brokers, and of disks of each, asked for."""
+    """The disks under ``home``: those that are there, and new ones up to the numbers of brokers,
+    and of disks of each, asked for.
+    """
     if brokers < 1:
         raise ClusterError(f"a cluster has at least one broker, not {brokers}")
     if racks is not None and len(racks) != brokers:

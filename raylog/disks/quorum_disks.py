@@ -1,9 +1,12 @@
-"""Which disks hold the metadata, and how the first voters are formatted. Runs before any controller does.
+"""Which disks hold the metadata, and how the first voters are formatted. Runs before any controller
+does.
 
-A new cluster's metadata begins as one bootstrap snapshot (cluster id, voters), the same on every first voter's disk. That happens once:
-only while no disk says where a controller listens, which each does from the first start on. Afterwards a disk without
-metadata is *blank*: a controller on it follows and does not vote, until it is admitted by a record. So a voter's disk that was lost and
-replaced cannot vote for a log that it has never seen, and one controller becomes three while it serves.
+A new cluster's metadata begins as one bootstrap snapshot (cluster id, voters), the same on every
+first voter's disk. That happens once: only while no disk says where a controller listens, which
+each does from the first start on. Afterwards a disk without metadata is *blank*: a controller on it
+follows and does not vote, until it is admitted by a record. So a voter's disk that was lost and
+replaced cannot vote for a log that it has never seen, and one controller becomes three while it
+serves.
 """
 
 from __future__ import annotations
@@ -21,11 +24,13 @@ CONTROLLER_COUNTS = (1, 3)
 
 
 def quorum_disks(disks: Sequence[Disk], controllers: int | None) -> list[Disk]:
-    """The disks whose controllers run, formatted on the cluster's first start with that many voters: on the first disks, one per broker.
+    """The disks whose controllers run, formatted on the cluster's first start with that many
+    voters: on the first disks, one per broker.
 
-    A cluster that has run before keeps its number of controllers (None: that, or one), or grows from one to three. One that grows, or
-    whose voters' disks were replaced, gets controllers on blank disks. Raises ClusterError for an impossible number, DiskError
-    where the metadata is missing altogether.
+    A cluster that has run before keeps its number of controllers (None: that, or one), or grows
+    from one to three. One that grows, or whose voters' disks were replaced, gets controllers on
+    blank disks. Raises ClusterError for an impossible number, DiskError where the metadata is
+    missing altogether.
     """
     if controllers is not None and controllers not in CONTROLLER_COUNTS:
         raise ClusterError(f"a cluster has one controller or three, not {controllers}")
@@ -49,8 +54,10 @@ def quorum_disks(disks: Sequence[Disk], controllers: int | None) -> list[Disk]:
 
 
 def refuse_lost_metadata(disk: Disk) -> None:
-    """DiskError for a disk on which a controller has run and whose metadata is gone: it may be a voter, and would vote although it has
-    forgotten for whom it did, and which entries it has promised to keep."""
+    """DiskError for a disk on which a controller has run and whose metadata is gone: it may be a
+    voter, and would vote although it has forgotten for whom it did, and which entries it has
+    promised to keep.
+    """
     if disk.controller_endpoint is not None and not _has_metadata(disk):
         raise DiskError(
             f"{disk.path} held a controller's metadata, and {METADATA_FOLDER} in it is gone: bring it back, or move the whole folder "

@@ -1,6 +1,8 @@
-"""Consumer groups as pure machines: who is in a group, what each member reads, how far they have come.
+"""Consumer groups as pure machines: who is in a group, what each member reads, how far they have
+come.
 
-No Ray, no loop, no socket, no clock and no randomness: time and ids come in as arguments. From the bottom up::
+No Ray, no loop, no socket, no clock and no randomness: time and ids come in as arguments. From the
+bottom up::
 
     fields.py              the primitive types of Kafka's messages
     offsets_topic.py       which partition of __consumer_offsets a group belongs to

@@ -1,7 +1,8 @@
-"""What consumers say to each other through the coordinator: the "consumer" protocol inside JoinGroup and SyncGroup.
+"""What consumers say to each other through the coordinator: the "consumer" protocol inside
+JoinGroup and SyncGroup.
 
-The coordinator passes these bytes on; it reads only the topics of a subscription (which offsets may expire). Layout, after an
-i16 version, types as in ``fields``::
+The coordinator passes these bytes on; it reads only the topics of a subscription (which offsets may
+expire). Layout, after an i16 version, types as in ``fields``::
 
     Subscription  0   topics [string], user_data bytes?
                   1   + owned_partitions [topic string, partitions [i32]]
@@ -9,8 +10,8 @@ i16 version, types as in ``fields``::
                   3   + rack_id string?
     Assignment    0–3 assigned_partitions [topic string, partitions [i32]], user_data bytes?
 
-A version above 3 is read as 3: newer ones only add fields at the end. Topics are written in order, and partitions in
-order of their topic's first appearance, as the Java client does.
+A version above 3 is read as 3: newer ones only add fields at the end. Topics are written in order,
+and partitions in order of their topic's first appearance, as the Java client does.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants, and what it holds now. ``generation`` is the one in which it got that, −1 if none or not said."""
+    """What a member wants, and what it holds now. ``generation`` is the one in which it got that,
+    −1 if none or not said.
+    """
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -77,7 +80,9 @@ def encode_assignment(assignment: ConsumerProtocolAssignment, version: int = NEW
 
 
 def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
-    """The empty bytes, which a coordinator gives a member that its leader forgot, are the empty assignment."""
+    """The empty bytes, which a coordinator gives a member that its leader forgot, are the empty
+    assignment.
+    """
     if not len(data):
         return ConsumerProtocolAssignment(())
     reader = Reader(data, "assignment of a consumer")

@@ -1,6 +1,8 @@
-"""What the parts of one partition's group coordinator share: its settings, what is stored, and the groups of a leader.
+"""What the parts of one partition's group coordinator share: its settings, what is stored, and the
+groups of a leader.
 
-Errors of a write are those of the log; ``commit_error`` and ``group_error`` say which error a client receives for them.
+Errors of a write are those of the log; ``commit_error`` and ``group_error`` say which error a
+client receives for them.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ class GroupConfig:
 
 
 class GroupSettings:
-    """The settings that all partitions' coordinators of one process go by. They can change while groups exist."""
+    """The settings that all partitions' coordinators of one process go by. They can change while
+    groups exist.
+    """
 
     __slots__ = ("_base", "config")
 
@@ -88,7 +92,9 @@ class GroupSettings:
 
 
 class GroupContext(CoordinatorContext[GroupReply, GroupRecord]):
-    """``image`` is what the log says; ``groups`` are those of a leader, with members and requests that wait."""
+    """``image`` is what the log says; ``groups`` are those of a leader, with members and requests
+    that wait.
+    """
 
     __slots__ = ("_settings", "groups", "image")
 
@@ -119,7 +125,9 @@ class GroupContext(CoordinatorContext[GroupReply, GroupRecord]):
         return sorted(places)
 
     def is_void(self, topic: str, value: OffsetValue) -> bool:
-        """Whether the offset was committed for a topic that no longer exists; another one may have its name."""
+        """Whether the offset was committed for a topic that no longer exists; another one may have
+        its name.
+        """
         if self.topics is None or value.topic_id is None:
             return False
         return self.topics.get(topic) != value.topic_id

@@ -1,4 +1,5 @@
-"""The primitive types of Kafka's messages, for the few schemas that live inside records and inside other messages' bytes.
+"""The primitive types of Kafka's messages, for the few schemas that live inside records and inside
+other messages' bytes.
 
 Big-endian, as everywhere in Kafka::
 
@@ -11,7 +12,8 @@ Big-endian, as everywhere in Kafka::
     compact_array   unsigned varint of count + 1, items; 0 is null
     tags            unsigned varint count, then (tag, size, bytes) each
 
-``Reader`` checks every length against what is left, so that hostile bytes cost nothing: they end in a ProtocolError.
+``Reader`` checks every length against what is left, so that hostile bytes cost nothing: they end in
+a ProtocolError.
 """
 
 from __future__ import annotations

@@ -11,13 +11,15 @@ What each state answers, and where it goes::
     Stable                Sync: the assignment again; Heartbeat: fine; commits are taken      → PreparingRebalance, Dead
     Dead                  deleted or given away: COORDINATOR_NOT_AVAILABLE                    → nowhere
 
-The first member to join leads. The generation grows by one whenever a join phase completes. The protocol is one that all members
-know, the one with most votes (each member votes for its first choice among the common ones); on a tie what the leader prefers.
+The first member to join leads. The generation grows by one whenever a join phase completes. The
+protocol is one that all members know, the one with most votes (each member votes for its first
+choice among the common ones); on a tie what the leader prefers.
 
-Nothing here answers anybody: a member's tokens are its requests that wait, and ``rebalances`` answers them. Wall-clock times come in.
+Nothing here answers anybody: a member's tokens are its requests that wait, and ``rebalances``
+answers them. Wall-clock times come in.
 
-Invariants (``check``): static members are members; a group with members has one as leader, and a protocol type; each state has
-members or not, as above; a pending member is no member.
+Invariants (``check``): static members are members; a group with members has one as leader, and a
+protocol type; each state has members or not, as above; a pending member is no member.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ _NEXT: dict[State, tuple[State, ...]] = {
 
 
 class Member:
-    """``*_token``: the request of that kind that waits, None if none does. ``is_new``: it has not yet seen a join phase complete.
+    """``*_token``: the request of that kind that waits, None if none does. ``is_new``: it has not
+    yet seen a join phase complete.
 
     ``is_gone``: its native connection ended, and it has not been heard of since.
     """
@@ -113,9 +116,11 @@ class Member:
 
 
 class Group:
-    """``members`` stand in the order in which they joined; ``pending`` members have been given an id and not used it yet (to their
-    native connections); ``pending_sync`` have joined this generation and not synced. ``initial_join_left_ms``: None in all join
-    phases but the first, in which joining may put off its end for so long."""
+    """``members`` stand in the order in which they joined; ``pending`` members have been given an
+    id and not used it yet (to their native connections); ``pending_sync`` have joined this
+    generation and not synced. ``initial_join_left_ms``: None in all join phases but the first, in
+    which joining may put off its end for so long.
+    """
 
     __slots__ = (
         "current_state_timestamp",
@@ -240,7 +245,9 @@ class Group:
         self.pending_sync.pop(member_id, None)
 
     def rename_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
-        """A static member came back under a new member id; it keeps its place among the members and what it was assigned."""
+        """A static member came back under a new member id; it keeps its place among the members and
+        what it was assigned.
+        """
         assert self.static_members[instance_id] == old_id, f"{instance_id} is {self.static_members[instance_id]}"
         member = self.members[old_id]
         member.member_id = new_id

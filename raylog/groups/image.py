@@ -1,7 +1,9 @@
-"""What the log of one partition of ``__consumer_offsets`` says: fold(apply, records), and nothing that is not replicated.
+"""What the log of one partition of ``__consumer_offsets`` says: fold(apply, records), and nothing
+that is not replicated.
 
-``apply`` is the only mutator. A follower's image follows its high watermark; a leader's own records reach it when they are
-replicated. Members' requests and timers are no part of it: those live with the leader (``group``) and go with it.
+``apply`` is the only mutator. A follower's image follows its high watermark; a leader's own records
+reach it when they are replicated. Members' requests and timers are no part of it: those live with
+the leader (``group``) and go with it.
 
 Invariant: a group that is here has a value or an offset.
 """

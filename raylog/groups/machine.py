@@ -1,12 +1,15 @@
-"""The group machine of one partition of ``__consumer_offsets``: how its coordinator decides about the groups that hash to it.
+"""The group machine of one partition of ``__consumer_offsets``: how its coordinator decides about
+the groups that hash to it.
 
-What decisions store is in the image (``image``), which follows the replicated log on every replica. Members, generations
-under way and waiting requests live in memory and end with the leadership. Whoever waits then is sent to find the new
-coordinator, which finds each group as it was last stable or empty.
+What decisions store is in the image (``image``), which follows the replicated log on every replica.
+Members, generations under way and waiting requests live in memory and end with the leadership.
+Whoever waits then is sent to find the new coordinator, which finds each group as it was last stable
+or empty.
 
-Offsets end with their topic. A coordinator that leads while a topic is deleted drops its offsets at once. One
-that missed the deletion, because it followed or had no session, finds them by the topic's id, which is stored with each offset:
-as soon as it leads, and whenever it receives all topics anew. Until they are dropped they are not shown.
+Offsets end with their topic. A coordinator that leads while a topic is deleted drops its offsets at
+once. One that missed the deletion, because it followed or had no session, finds them by the topic's
+id, which is stored with each offset: as soon as it leads, and whenever it receives all topics anew.
+Until they are dropped they are not shown.
 
 Transactional commits are not supported yet: the server refuses a commit inside a transaction.
 """
@@ -101,7 +104,9 @@ class GroupMachine(CoordinatorMachine[Request, GroupReply, GroupRecord]):
         self.context.groups.clear()
 
     def topics_changed(self, gone: tuple[str, ...], *, is_whole: bool) -> None:
-        """Drop the offsets of deleted topics: those of ``gone`` by name, and if any may have gone, all whose id no longer exists."""
+        """Drop the offsets of deleted topics: those of ``gone`` by name, and if any may have gone,
+        all whose id no longer exists.
+        """
         for topic in gone:
             self._offsets.topic_gone(topic)
         if is_whole:

@@ -1,18 +1,21 @@
-"""How far a group has come: OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups, and the expiry of what nobody needs.
+"""How far a group has come: OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups, and the expiry
+of what nobody needs.
 
-A commit is answered, and seen by a fetch, when it is replicated. One for a topic that is not there is refused. Commits of one
-partition reach the image in the order of the log.
+A commit is answered, and seen by a fetch, when it is replicated. One for a topic that is not there
+is refused. Commits of one partition reach the image in the order of the log.
 
-*Who may commit*: a member of the current generation, except between the two phases of a rebalance; and somebody outside of the
-membership (generation −1: a tool, or a consumer that assigns its own partitions) while the group has no members.
+*Who may commit*: a member of the current generation, except between the two phases of a rebalance;
+and somebody outside of the membership (generation −1: a tool, or a consumer that assigns its own
+partitions) while the group has no members.
 
 *Expiry* (Kafka's KIP-211), ``offsets.retention.minutes`` after
 
 - the group became empty, where it has had members;
-- the last commit of a partition, where the group is stable and its members do not read the topic (a "consumer" group only), or
-  where the group never had members.
+- the last commit of a partition, where the group is stable and its members do not read the topic (a
+  "consumer" group only), or where the group never had members.
 
-An offset that carries an expiry of its own (commits of versions 2–4) goes by that. An empty group goes with its last offset.
+An offset that carries an expiry of its own (commits of versions 2–4) goes by that. An empty group
+goes with its last offset.
 """
 
 from __future__ import annotations
@@ -193,7 +196,8 @@ class Offsets:
         return Decided(lambda error: GroupDeleted(commit_error(error)), records, settled)
 
     def _bury(self, group: Group, places: Iterable[TopicPartition]) -> tuple[tuple[GroupRecord, ...], Outcome]:
-        """The records that delete an empty group with all that it has, and what to do when their fate is known.
+        """The records that delete an empty group with all that it has, and what to do when their
+        fate is known.
 
         Until they are replicated the group is dead; if they never are it is empty again.
         """
@@ -225,7 +229,9 @@ class Offsets:
                 self._context.write(tuple(_tombstone(group_id, place) for place in places))
 
     def drop_void(self) -> None:
-        """Delete the offsets of topics that are not there any more. What cannot be deleted now is tried again by ``expire``."""
+        """Delete the offsets of topics that are not there any more. What cannot be deleted now is
+        tried again by ``expire``.
+        """
         for group_id, places in self._context.void_offsets().items():
             self._context.write(tuple(_tombstone(group_id, place) for place in places))
 

@@ -1,19 +1,25 @@
-"""Who is in a group, and the two phases of a rebalance: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Who is in a group, and the two phases of a rebalance: JoinGroup, SyncGroup, Heartbeat,
+LeaveGroup.
 
-Follows Apache Kafka's GroupCoordinator (3.6–3.9), state by state (``group``), with its errors. In short:
+Follows Apache Kafka's GroupCoordinator (3.6–3.9), state by state (``group``), with its errors. In
+short:
 
-- *Join.* A dynamic newcomer first gets an id (MEMBER_ID_REQUIRED) and is *pending* until it comes with it. Joining an empty group begins
-  the initial phase, which lasts ``group.initial.rebalance.delay.ms`` and as long again for every newcomer, up to the rebalance
-  timeout. Any other join phase ends when everyone has joined or the longest rebalance timeout has passed; dynamic members that have
-  not joined by then are out, static ones stay. A follower that joins a stable group unchanged is only told what is.
-- *Sync.* The leader's assignments go to the log; when they are replicated everyone gets theirs. Who has not synced when the
-  rebalance timeout passes is out.
-- *Static members* are known by their instance id: who comes with it and no member id takes the old one's place and fences it
-  (FENCED_INSTANCE_ID); in a stable group that changes nothing for the others.
-- *Liveness* is ``sessions``' business; whose session ends is out. A native heartbeat may be parked; the beginning of a rebalance
-  answers it.
+- *Join.* A dynamic newcomer first gets an id (MEMBER_ID_REQUIRED) and is *pending* until it comes
+  with it. Joining an empty group begins the initial phase, which lasts
+  ``group.initial.rebalance.delay.ms`` and as long again for every newcomer, up to the rebalance
+  timeout. Any other join phase ends when everyone has joined or the longest rebalance timeout has
+  passed; dynamic members that have not joined by then are out, static ones stay. A follower that
+  joins a stable group unchanged is only told what is.
+- *Sync.* The leader's assignments go to the log; when they are replicated everyone gets theirs. Who
+  has not synced when the rebalance timeout passes is out.
+- *Static members* are known by their instance id: who comes with it and no member id takes the old
+  one's place and fences it (FENCED_INSTANCE_ID); in a stable group that changes nothing for the
+  others.
+- *Liveness* is ``sessions``' business; whose session ends is out. A native heartbeat may be parked;
+  the beginning of a rebalance answers it.
 
-Each request of a member that waits is answered exactly once: one that is overtaken by another of its kind with REBALANCE_IN_PROGRESS.
+Each request of a member that waits is answered exactly once: one that is overtaken by another of
+its kind with REBALANCE_IN_PROGRESS.
 """
 
 from __future__ import annotations
@@ -296,7 +302,8 @@ class Rebalances:
                 self._drop(group, member)
                 group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
-            # Static members alone, and none of them has come back: wait until they do or their sessions end.
+            # Static members alone, and none of them has come back: wait until they do or their
+            # sessions end.
             context.timers.set((JOIN, group.group_id), context.now_ms + group.rebalance_timeout_ms)
             return
         group.next_generation(context.wall_ms)

@@ -1,6 +1,7 @@
 """The records of ``__consumer_offsets``: Apache Kafka's own keys and values, byte for byte.
 
-A key begins with its version, which also says what it is; a value begins with its own. Types as in ``fields``::
+A key begins with its version, which also says what it is; a value begins with its own. Types as in
+``fields``::
 
     OffsetCommitKey     0–1   group string, topic string, partition i32
     GroupMetadataKey    2     group string
@@ -17,10 +18,12 @@ A key begins with its version, which also says what it is; a value begins with i
     member                    member_id string, (3+ group_instance_id string?), client_id string, client_host string,
                               (1+ rebalance_timeout i32), session_timeout i32, subscription bytes, assignment bytes
 
-Written are keys 1 and 2 and values 3, as Kafka 2.3–3.9 write them. An offset whose topic's id is known is a value 4 with the
-id, as Kafka 4.1 writes it, and one with an explicit expiry a value 1, which has no room for an id. Read is all of the above
-(KIP-915); Kafka reads value 4 from 3.5 on. A null value is a tombstone. Keys of other versions belong to protocols that are not
-spoken here (KIP-848's): they read as ``UnknownKey`` and are passed over; a value of a newer version is refused by name.
+Written are keys 1 and 2 and values 3, as Kafka 2.3–3.9 write them. An offset whose topic's id is
+known is a value 4 with the id, as Kafka 4.1 writes it, and one with an explicit expiry a value 1,
+which has no room for an id. Read is all of the above (KIP-915); Kafka reads value 4 from 3.5 on. A
+null value is a tombstone. Keys of other versions belong to protocols that are not spoken here
+(KIP-848's): they read as ``UnknownKey`` and are passed over; a value of a newer version is refused
+by name.
 """
 
 from __future__ import annotations
@@ -61,7 +64,8 @@ class UnknownKey:
 
 @dataclass(frozen=True, slots=True)
 class OffsetValue:
-    """``offset`` is the next one to read. Timestamps are wall-clock milliseconds; ``expire_timestamp`` −1: by retention.
+    """``offset`` is the next one to read. Timestamps are wall-clock milliseconds;
+    ``expire_timestamp`` −1: by retention.
 
     ``topic_id`` is of the topic that had the name at the commit; None where nobody knew it.
     """
@@ -88,7 +92,9 @@ class MemberValue:
 
 @dataclass(frozen=True, slots=True)
 class GroupValue:
-    """A group as it was last stable or empty. ``protocol_type`` is "" for a group that only stores offsets."""
+    """A group as it was last stable or empty. ``protocol_type`` is "" for a group that only stores
+    offsets.
+    """
 
     protocol_type: str
     generation: int
@@ -192,7 +198,9 @@ def decode_key(data: Buffer) -> Key | UnknownKey:
 
 
 def decode(key: Buffer | None, value: Buffer | None) -> GroupRecord | UnknownKey:
-    """A record of the log. Raises ProtocolError for bytes that cannot be read, and for a value of a newer version."""
+    """A record of the log. Raises ProtocolError for bytes that cannot be read, and for a value of a
+    newer version.
+    """
     if key is None:
         raise ProtocolError("an offsets record without a key")
     known = decode_key(key)

@@ -1,7 +1,8 @@
 """What clients ask of a group's coordinator, and what it answers: plain values, no wire format.
 
-A request is answered by the class that its docstring names. Error fields hold Kafka's codes, 0 for none. Versions are translated
-outside: what a version of the protocol lacks has a default here, and says so.
+A request is answered by the class that its docstring names. Error fields hold Kafka's codes, 0 for
+none. Versions are translated outside: what a version of the protocol lacks has a default here, and
+says so.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ NO_OFFSET = -1
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One way of sharing out partitions that a member knows, with what it has to say for it. In the member's order of preference."""
+    """One way of sharing out partitions that a member knows, with what it has to say for it. In the
+    member's order of preference.
+    """
 
     name: str
     metadata: bytes
@@ -29,8 +32,9 @@ class Protocol:
 class JoinGroup:
     """→ JoinedGroup, when all members have joined or the rebalance timeout has passed.
 
-    ``needs_member_id``: a dynamic newcomer is first only given its id (versions 4 and up). ``can_skip_assignment``: versions 9 and up.
-    ``connection`` names the connection of a native member, whose end counts (``ConnectionClosed``); None for all others.
+    ``needs_member_id``: a dynamic newcomer is first only given its id (versions 4 and up).
+    ``can_skip_assignment``: versions 9 and up. ``connection`` names the connection of a native
+    member, whose end counts (``ConnectionClosed``); None for all others.
     """
 
     group_id: str
@@ -56,7 +60,9 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinedGroup:
-    """``members`` is told to the leader only. ``skip_assignment``: the leader came back to a stable group and shares out nothing."""
+    """``members`` is told to the leader only. ``skip_assignment``: the leader came back to a stable
+    group and shares out nothing.
+    """
 
     error: int
     member_id: str
@@ -94,12 +100,16 @@ class SyncedGroup:
 
 
 HEARTBEAT_HELD_BACK_MS = 3_000
-"""How long a coordinator holds back the answer to a native member's heartbeat. Both ends go by it, so it is no setting."""
+"""How long a coordinator holds back the answer to a native member's heartbeat. Both ends go by it,
+so it is no setting.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupHeartbeat:
-    """→ HeartbeatAnswer, at once, or with ``park_ms`` (native members) when a rebalance begins, at the latest after that time."""
+    """→ HeartbeatAnswer, at once, or with ``park_ms`` (native members) when a rebalance begins, at
+    the latest after that time.
+    """
 
     group_id: str
     member_id: str
@@ -116,7 +126,9 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LeavingMember:
-    """``member_id`` may be empty where the instance id names a static member (an operator removes it)."""
+    """``member_id`` may be empty where the instance id names a static member (an operator removes
+    it).
+    """
 
     member_id: str
     group_instance_id: str | None = None
@@ -148,7 +160,9 @@ class LeftGroup:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPartition:
-    """``offset`` is the next one to read. ``commit_timestamp`` −1: now (only version 1 has another)."""
+    """``offset`` is the next one to read. ``commit_timestamp`` −1: now (only version 1 has
+    another).
+    """
 
     topic: str
     partition: int
@@ -160,9 +174,11 @@ class CommittedPartition:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """→ OffsetsCommitted, when they are replicated. Generation −1 and no member id: somebody outside of the group's membership.
+    """→ OffsetsCommitted, when they are replicated. Generation −1 and no member id: somebody
+    outside of the group's membership.
 
-    ``retention_ms`` −1: the coordinator's own rule (versions 2–4 may have another). Whether the topics exist is the caller's business.
+    ``retention_ms`` −1: the coordinator's own rule (versions 2–4 may have another). Whether the
+    topics exist is the caller's business.
     """
 
     group_id: str
@@ -262,7 +278,9 @@ class DescribedGroupState:
 
 @dataclass(frozen=True, slots=True)
 class ListGroups:
-    """→ GroupsListed, of this coordinator alone. ``states`` and ``types`` filter, whatever their case; empty: all."""
+    """→ GroupsListed, of this coordinator alone. ``states`` and ``types`` filter, whatever their
+    case; empty: all.
+    """
 
     states: tuple[str, ...] = ()
     types: tuple[str, ...] = ()

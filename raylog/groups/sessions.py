@@ -1,11 +1,13 @@
 """Whether a member is still there: sessions, and the connections of native members.
 
-A member's session ends when nothing was heard of it for its session timeout. Waiting in Join or Sync counts as being heard
-(``rebalances`` ignores an end that comes meanwhile), except for newcomers, who have ``group.new.member.join.timeout.ms``.
-The end of a native member's connection gives a dynamic member ``group.native.return.ms`` to be heard of over another one; a
-static one keeps its session timeout.
+A member's session ends when nothing was heard of it for its session timeout. Waiting in Join or
+Sync counts as being heard (``rebalances`` ignores an end that comes meanwhile), except for
+newcomers, who have ``group.new.member.join.timeout.ms``. The end of a native member's connection
+gives a dynamic member ``group.native.return.ms`` to be heard of over another one; a static one
+keeps its session timeout.
 
-Owns the deadlines SESSION and PENDING, and sets back PARKED; what follows from them is decided in ``rebalances``.
+Owns the deadlines SESSION and PENDING, and sets back PARKED; what follows from them is decided in
+``rebalances``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class MemberSessions:
         self._connections: dict[int, dict[tuple[str, str], None]] = {}
 
     def heard(self, group: Group, member: Member, connection: int | None, *, timeout_ms: int | None = None) -> None:
-        """Its session begins again. ``connection`` None: not by a word of its own, or it is no native member."""
+        """Its session begins again. ``connection`` None: not by a word of its own, or it is no
+        native member.
+        """
         context = self._context
         self.back(group, member, connection)
         if member.is_gone:

@@ -1,8 +1,10 @@
-"""What runs before the handler of every request, on every server: a row of stages, each of which may have a say.
+"""What runs before the handler of every request, on every server: a row of stages, each of which
+may have a say.
 
-A ``Stage`` looks at a request and its context and gives verdicts; none lets it pass. The stages are asked in their order when the
-request arrives. Delays add up; the first ``Refuse`` or ``Close`` decides, and no later stage is asked. Then, after the delay, the handler
-carries the request out, or what was decided happens in its place::
+A ``Stage`` looks at a request and its context and gives verdicts; none lets it pass. The stages are
+asked in their order when the request arrives. Delays add up; the first ``Refuse`` or ``Close``
+decides, and no later stage is asked. Then, after the delay, the handler carries the request out, or
+what was decided happens in its place::
 
     verdict             what happens
     ----------------    ----------------------------------------------------------------------------------------------------
@@ -12,12 +14,15 @@ carries the request out, or what was decided happens in its place::
                         connection, as in Kafka
     Close(reason)       the connection ends
 
-A stage may also replace ``request.context``, which the handler, and whoever the request is passed on to, then has; and have something else
-happen where the answer would leave (``Request.replace_reply``). It leaves the body alone, because some handlers pass on the bytes as they
-came. It runs on the loop and must not block. A stage that fails ends the connection: nothing passes unseen.
+A stage may also replace ``request.context``, which the handler, and whoever the request is passed
+on to, then has; and have something else happen where the answer would leave
+(``Request.replace_reply``). It leaves the body alone, because some handlers pass on the bytes as
+they came. It runs on the loop and must not block. A stage that fails ends the connection: nothing
+passes unseen.
 
-The chain runs on each server that a request comes to, so twice for one that is passed on. A stage sees by ``context.listener`` where the
-client came in, and by ``request.connection.server.listener`` where the request is now.
+The chain runs on each server that a request comes to, so twice for one that is passed on. A stage
+sees by ``context.listener`` where the client came in, and by ``request.connection.server.listener``
+where the request is now.
 """
 
 from __future__ import annotations

@@ -56,12 +56,15 @@ _milliseconds = re.compile(r"[0-9]{1,12}")
 class RequestContext:
     """Whoever changes it makes another one with ``dataclasses.replace``, because requests share it.
 
-    ``principal``, ``listener`` and ``client_host``: set by the server that the client is connected to, ``principal`` by what authenticates
-    the connection. The host is an address without a port. ``client_id``: the client's own word, cut to ``CLIENT_ID_CHARACTERS_MAX``
-    characters; proves nothing. ``trace_id`` and ``deadline``: set by a stage (``chain``), if by anybody. The deadline is a time of
-    ``time.monotonic`` until which the caller waits; a context that has one belongs to one request.
+    ``principal``, ``listener`` and ``client_host``: set by the server that the client is connected
+    to, ``principal`` by what authenticates the connection. The host is an address without a port.
+    ``client_id``: the client's own word, cut to ``CLIENT_ID_CHARACTERS_MAX`` characters; proves
+    nothing. ``trace_id`` and ``deadline``: set by a stage (``chain``), if by anybody. The deadline
+    is a time of ``time.monotonic`` until which the caller waits; a context that has one belongs to
+    one request.
 
-    Raises ProtocolError for a text that is too long: cutting a principal would make it somebody else's.
+    Raises ProtocolError for a text that is too long: cutting a principal would make it somebody
+    else's.
     """
 
     principal: str
@@ -79,7 +82,9 @@ class RequestContext:
                 raise ProtocolError(f"a {name.replace('_', ' ')} of {len(text)} characters, allowed are {longest}")
 
     def header_field(self) -> bytes:
-        """What stands in a request's header for the client id: a length and the text. Kept, unless there is a deadline."""
+        """What stands in a request's header for the client id: a length and the text. Kept, unless
+        there is a deadline.
+        """
         if self._field is not None:
             return self._field
         left = None if self.deadline is None else max(0, round((self.deadline - time.monotonic()) * 1_000))
@@ -94,12 +99,16 @@ class RequestContext:
 
 
 def principal_of_process(node_id: int) -> str:
-    """The principal of a server process of this cluster; with −1 that of any other program that knows the secret."""
+    """The principal of a server process of this cluster; with −1 that of any other program that
+    knows the secret.
+    """
     return f"Cluster:{node_id}" if node_id >= 0 else SECRET_HOLDER
 
 
 def decoded(client_id: str) -> RequestContext:
-    """The context that stands in a header's place for the client id. Raises ProtocolError if it does not, or not in this version."""
+    """The context that stands in a header's place for the client id. Raises ProtocolError if it
+    does not, or not in this version.
+    """
     if not client_id.startswith(_START):
         raise ProtocolError(f"a request's context of another version ({client_id[:40]!r})")
     written = client_id[len(_START) :].split("\t")

@@ -1,4 +1,5 @@
-"""The answer to any Kafka request that says nothing but an error, made out of kio's description of the two messages.
+"""The answer to any Kafka request that says nothing but an error, made out of kio's description of
+the two messages.
 
 An answer repeats what was asked and puts an error beside each item: ``refusal`` builds it by
 walking the answer's fields next to the request's. A list of things that carry errors takes one
@@ -37,7 +38,9 @@ _UNKNOWN = (
 
 
 def refusal(spec: ApiSpec, version: int, body: Any, error: ErrorCode, message: str | None = None) -> Any:
-    """The answer to that request which refuses all of it, in that API's own words; with no error, one that says nothing."""
+    """The answer to that request which refuses all of it, in that API's own words; with no error,
+    one that says nothing.
+    """
     kind = load_response_schema(spec.key, version)
     answer, is_told = _entity(kind, body, error, message, spec.refused_at)
     if is_told or error is ErrorCode.none:
@@ -46,18 +49,24 @@ def refusal(spec: ApiSpec, version: int, body: Any, error: ErrorCode, message: s
 
 
 def refused_item(kind: EntityClass, asked: Any, error: ErrorCode, message: str | None = None, **stated: Any) -> Any:
-    """One item of an answer, refused: of that class, about that item of the request. ``stated`` fields are as given."""
+    """One item of an answer, refused: of that class, about that item of the request. ``stated``
+    fields are as given.
+    """
     values = _values(_plan(kind, _class_of(asked)), asked, error, message)
     return kind(**(values | stated))
 
 
 def refused_with(reply: Any) -> ErrorCode:
-    """The error that a reply refuses its whole request with: one at the top, else its first item's, which all have then."""
+    """The error that a reply refuses its whole request with: one at the top, else its first item's,
+    which all have then.
+    """
     return _first_error(reply) or ErrorCode.none
 
 
 def is_not_controller(reply: Any) -> bool:
-    """Whether a reply, of a Kafka API or a private one, is that of a controller that is not the active one."""
+    """Whether a reply, of a Kafka API or a private one, is that of a controller that is not the
+    active one.
+    """
     key = getattr(type(reply), "__api_key__", None)
     if key is None:
         return False
@@ -81,7 +90,9 @@ class _Items:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How an entity of the answer is filled in from one of the request. ``bare``: the field that a request's bare value goes to."""
+    """How an entity of the answer is filled in from one of the request. ``bare``: the field that a
+    request's bare value goes to.
+    """
 
     fixed: dict[str, Any]
     copied: tuple[tuple[str, str], ...]
@@ -110,7 +121,9 @@ def _entity(
 
 
 def _said_of_nothing(kind: EntityClass, answer: Any, body: Any, error: ErrorCode, message: str | None) -> Any:
-    """The answer to a request for everything, whose items alone have a place for errors: one item that names nothing."""
+    """The answer to a request for everything, whose items alone have a place for errors: one item
+    that names nothing.
+    """
     plan = _plan(kind, _class_of(body))
     for items in plan.items:
         if any(getattr(body, name) is None for name in items.lists):
@@ -186,7 +199,9 @@ def _carries_error(kind: EntityClass | None) -> bool:
 
 
 def _counterparts(field: WireField, asked: Iterable[WireField]) -> tuple[str, ...]:
-    """The request's lists that may be at the place of that list of the answer: of the same name, else of things, else of bare values."""
+    """The request's lists that may be at the place of that list of the answer: of the same name,
+    else of things, else of bare values.
+    """
     lists = [each for each in asked if each.is_array]
     if any(each.name == field.name for each in lists):
         return (field.name,)
@@ -254,7 +269,9 @@ _EMPTY: dict[str, Any] = {
 
 
 def _first_error(entity: Any) -> ErrorCode | None:
-    """The error of an entity, else that of its first thing that has a place for one; None if nothing has."""
+    """The error of an entity, else that of its first thing that has a place for one; None if
+    nothing has.
+    """
     own, lists = _error_fields(_class_of(entity))
     error: ErrorCode | None = getattr(entity, own) if own is not None else None
     if error is not None and error is not ErrorCode.none:

@@ -62,7 +62,8 @@ class Resource(enum.IntEnum):
 class Permission(NamedTuple):
     """Is asked for every resource of this kind that a request names.
 
-    CLUSTER beside another kind is asked for what names none of those, and grants the others, as in Apache Kafka.
+    CLUSTER beside another kind is asked for what names none of those, and grants the others, as in
+    Apache Kafka.
     """
 
     operation: Operation
@@ -70,7 +71,9 @@ class Permission(NamedTuple):
 
 
 class ErrorPlace(enum.Enum):
-    """Where the error stands in an answer that refuses the whole request. Clients look for it where Kafka's brokers put it."""
+    """Where the error stands in an answer that refuses the whole request. Clients look for it where
+    Kafka's brokers put it.
+    """
 
     ITEMS = "on each innermost item; further out only where there are no items"
     OUTERMOST = "as far out as the answer has a place for it; there are no items"
@@ -127,7 +130,8 @@ class ApiSpec:
     ``versions`` are those that Brokers speak outside. Between the cluster's own processes
     ``inside`` is spoken, and the same ones where that says nothing; but what Brokers answer
     themselves is spoken inside only if ``inside`` says so. There the controller answers it, whose
-    image theirs is a copy of. ``claimed`` is what ApiVersions says outside instead of what is spoken.
+    image theirs is a copy of. ``claimed`` is what ApiVersions says outside instead of what is
+    spoken.
 
     ``keeps_frame``: a Broker keeps the request's bytes, which may go on to its owner undecoded.
     """

@@ -283,14 +283,18 @@ def _owned_by(owner: ApiOwner) -> tuple[ApiSpec, ...]:
 OF_LEADERS, OF_CONTROLLER, OF_GROUPS = map(
     _owned_by, (ApiOwner.LEADER, ApiOwner.CONTROLLER, ApiOwner.GROUP_COORDINATOR)
 )
-"""Those that a Broker passes on in one way each: split by partition, as they are, and split by group."""
+"""Those that a Broker passes on in one way each: split by partition, as they are, and split by
+group.
+"""
 
 
 # ------------------------------------------------------------------ what servers serve
 
 
 class Serving(NamedTuple):
-    """What a server needs to know of the Kafka APIs that it serves, as ``raylog.wire.server`` takes it."""
+    """What a server needs to know of the Kafka APIs that it serves, as ``raylog.wire.server`` takes
+    it.
+    """
 
     handlers: dict[int, Any]
     versions: dict[int, range]
@@ -304,9 +308,11 @@ def served_by(server: ServerKind) -> tuple[ApiSpec, ...]:
 
 
 def serving(server: ServerKind, handlers: Mapping[ApiSpec, HandlerT]) -> Serving:
-    """The tables of a server that has these handlers: one for each API that is its own, and for no other.
+    """The tables of a server that has these handlers: one for each API that is its own, and for no
+    other.
 
-    ApiVersions needs none, every server answers it out of these tables (``raylog.wire.api_versions``).
+    ApiVersions needs none, every server answers it out of these tables
+    (``raylog.wire.api_versions``).
     """
     served = served_by(server)
     missing = [str(spec) for spec in served if spec not in handlers and spec.owner is not ApiOwner.SERVER]

@@ -158,7 +158,8 @@ def _fetched(frame: Buffer, version: int, position: int) -> OnePartition:
         position = _no_tags(frame, position)
     if position > len(frame):
         raise NotSimpleError
-    # correlation id, tags of the header, throttle time, error and session, length of topics, topic, length of partitions
+    # correlation id, tags of the header, throttle time, error and session, length of topics, topic,
+    # length of partitions
     head = 4 + is_flexible + 4 + (6 if version >= SESSIONS_FROM else 0)
     found_at = head + 1 + len(named) + 1 if is_flexible else head + 4 + len(named) + 4
     throttle_at = 4 + is_flexible

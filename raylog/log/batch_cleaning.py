@@ -1,9 +1,11 @@
-"""What a cleaner makes of one batch: the same bytes, a batch of fewer records, an empty one, or nothing.
+"""What a cleaner makes of one batch: the same bytes, a batch of fewer records, an empty one, or
+nothing.
 
-Pure of files. A batch that is written anew keeps its base offset and its last offset, hence its sequence numbers, its producer, its
-leader epoch and its codec [L26]; the records that stay are copied as they are, unless the batch is given a *delete horizon* (bit 6 of the
-attributes): then its base timestamp is the time until which its tombstones, or its transaction marker, are kept, and the records' time
-deltas count from there (KIP-534).
+Pure of files. A batch that is written anew keeps its base offset and its last offset, hence its
+sequence numbers, its producer, its leader epoch and its codec [L26]; the records that stay are
+copied as they are, unless the batch is given a *delete horizon* (bit 6 of the attributes): then its
+base timestamp is the time until which its tombstones, or its transaction marker, are kept, and the
+records' time deltas count from there (KIP-534).
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ KeepsRecord = Callable[[LightRecord], bool]
 
 @dataclass(frozen=True, slots=True)
 class ShellDecision:
-    """What is to become of a batch's shell. ``discards_records``: all of them go, whatever their keys.
+    """What is to become of a batch's shell. ``discards_records``: all of them go, whatever their
+    keys.
 
-    ``keeps_shell``: it stays even if it is empty. ``horizon_ms``: the delete horizon that a batch gets now if it holds a tombstone, or
-    for ``ends_nothing``, a marker that is of no use any more, and has none yet.
+    ``keeps_shell``: it stays even if it is empty. ``horizon_ms``: the delete horizon that a batch
+    gets now if it holds a tombstone, or for ``ends_nothing``, a marker that is of no use any more,
+    and has none yet.
     """
 
     discards_records: bool
@@ -36,7 +40,9 @@ class ShellDecision:
 
 
 def cleaned(batch: BatchView, decision: ShellDecision, keeps: KeepsRecord) -> tuple[bytes | memoryview | None, int]:
-    """The batch as it stays (None: not at all), and how many records stay. Raises CorruptBatch for records that cannot be read."""
+    """The batch as it stays (None: not at all), and how many records stay. Raises CorruptBatch for
+    records that cannot be read.
+    """
     if not batch.record_count or decision.discards_records:
         return (empty(batch) if decision.keeps_shell else None), 0
     plain = _plain(batch)
@@ -53,7 +59,9 @@ def cleaned(batch: BatchView, decision: ShellDecision, keeps: KeepsRecord) -> tu
 
 
 def empty(batch: BatchView) -> bytes:
-    """A batch of no records in its place, for the sake of the producer, the epoch and the offsets that its header names."""
+    """A batch of no records in its place, for the sake of the producer, the epoch and the offsets
+    that its header names.
+    """
     return assemble(
         b"",
         record_count=0,

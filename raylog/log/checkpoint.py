@@ -1,4 +1,5 @@
-"""``replica.checkpoint``: what one replica knows about its log besides the log itself. A file of raylog's own, text::
+"""``replica.checkpoint``: what one replica knows about its log besides the log itself. A file of
+raylog's own, text::
 
     raylog-replica-checkpoint 1
     recovery_point <offset>       everything below was flushed
@@ -12,8 +13,9 @@
     flush_failed <0|1>            what lies above the recovery point may be in the page cache only, and marked as written there
     crc <8 hex digits>            CRC-32C of the lines above
 
-A damaged or missing file costs nothing but trust: the whole log is scanned and the replica is suspect. A folder that
-Apache Kafka wrote has none: Kafka keeps the same facts in files of the whole disk, which raylog does not read.
+A damaged or missing file costs nothing but trust: the whole log is scanned and the replica is
+suspect. A folder that Apache Kafka wrote has none: Kafka keeps the same facts in files of the whole
+disk, which raylog does not read.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class ReplicaCheckpoint:
     flush_failed: bool = False
 
     def claims_at_most(self, offset: int) -> bool:
-        """Whether it would stay true of a log that ended at ``offset``: no offset that it names is above."""
+        """Whether it would stay true of a log that ended at ``offset``: no offset that it names is
+        above.
+        """
         return max(self.recovery_point, self.high_watermark, self.log_start_offset, self.cleaner_point) <= offset
 
 
@@ -93,7 +97,9 @@ def decode(data: bytes, *, path: str = FILE_NAME) -> ReplicaCheckpoint:
 
 
 def read(files: Files, directory: str) -> ReplicaCheckpoint | None:
-    """The folder's checkpoint; None if it is missing or damaged. DiskError if it is of a newer version."""
+    """The folder's checkpoint; None if it is missing or damaged. DiskError if it is of a newer
+    version.
+    """
     path = f"{directory}/{FILE_NAME}"
     try:
         return decode(files.read_file(path), path=path)

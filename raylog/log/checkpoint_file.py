@@ -1,6 +1,8 @@
-"""The checkpoint file of one log as it is written: what the file says by now, and whether that survives a loss of power.
+"""The checkpoint file of one log as it is written: what the file says by now, and whether that
+survives a loss of power.
 
-``Log`` decides when; the format is ``checkpoint``'s. Threads: ``write`` may run in any, the rest where the log is written.
+``Log`` decides when; the format is ``checkpoint``'s. Threads: ``write`` may run in any, the rest
+where the log is written.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ class CheckpointFile:
             return self.written is not None and self.written.claims_at_most(offset)
 
     def write(self, *, clean: bool = False, flush: bool = False) -> None:
-        """Unless it says the same already. Thread safe, but for the end of the log (``Log.checkpoint_in_thread``).
+        """Unless it says the same already. Thread safe, but for the end of the log
+        (``Log.checkpoint_in_thread``).
 
-        In another thread the facts may move while they are read, one after the other. Each was true when it was read, and stays so
-        but for a cut, which lowers the offsets, then takes the lock, and writes again what claims too much before it touches a record:
-        until then the log is whole, and holds whatever was true of it. Of offsets that rise the log's start is read before the high
-        watermark, which it never passes. The facts that are no offsets (``is_suspect``, ``has_failed``, ``flushed_always``) are
-        followed by a checkpoint of their own, too, by whoever changes them.
+        In another thread the facts may move while they are read, one after the other. Each was true
+        when it was read, and stays so but for a cut, which lowers the offsets, then takes the lock,
+        and writes again what claims too much before it touches a record: until then the log is
+        whole, and holds whatever was true of it. Of offsets that rise the log's start is read
+        before the high watermark, which it never passes. The facts that are no offsets
+        (``is_suspect``, ``has_failed``, ``flushed_always``) are followed by a checkpoint of their
+        own, too, by whoever changes them.
         """
         log = self._log
         flush = flush or log.flushed_always

@@ -1,14 +1,16 @@
-"""Which part of a log is due for compaction [L22, L24]: rules over facts, without a file in sight, as Kafka's ``LogCleanerManager``.
+"""Which part of a log is due for compaction [L22, L24]: rules over facts, without a file in sight,
+as Kafka's ``LogCleanerManager``.
 
 ::
 
     log start ─── cleaned ─── first dirty ─── dirty, cleanable ─── uncleanable ─── not cleanable ─── log end
 
-*First dirty* is where the last cleaning ended. *Uncleanable* begins with the first of: the segment that reaches the high watermark or a
-transaction that has not ended, the active segment, and the first segment with a record younger than ``min.compaction.lag.ms``. A log is
-cleaned where the dirty part's share of the bytes is above ``min.cleanable.dirty.ratio``, or where a dirty record is older than
-``max.compaction.lag.ms``. Unlike Kafka's, a cleaner here never rewrites a segment that is stable in part: what may still be cut is not
-touched.
+*First dirty* is where the last cleaning ended. *Uncleanable* begins with the first of: the segment
+that reaches the high watermark or a transaction that has not ended, the active segment, and the
+first segment with a record younger than ``min.compaction.lag.ms``. A log is cleaned where the dirty
+part's share of the bytes is above ``min.cleanable.dirty.ratio``, or where a dirty record is older
+than ``max.compaction.lag.ms``. Unlike Kafka's, a cleaner here never rewrites a segment that is
+stable in part: what may still be cut is not touched.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from raylog.log.config import NEVER, LogConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentAge:
-    """What the rules need of one segment, the oldest first; the last one is active. Times are −1 where no rule asks for them."""
+    """What the rules need of one segment, the oldest first; the last one is active. Times are −1
+    where no rule asks for them.
+    """
 
     base_offset: int
     size: int
@@ -32,7 +36,9 @@ class SegmentAge:
 
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """The dirty part that may be cleaned now. ``dirty_ratio`` is its share of the bytes below its end."""
+    """The dirty part that may be cleaned now. ``dirty_ratio`` is its share of the bytes below its
+    end.
+    """
 
     first_dirty_offset: int
     first_uncleanable_offset: int
@@ -52,7 +58,9 @@ def cleanable(
     stable_end_offset: int,
     wall_ms: int,
 ) -> Cleanable | None:
-    """None where nothing dirty may be cleaned: else whole segments are. ``stable_end_offset``: nothing at or above it is final."""
+    """None where nothing dirty may be cleaned: else whole segments are. ``stable_end_offset``:
+    nothing at or above it is final.
+    """
     first_dirty = max(cleaner_point, log_start_offset)
     first_uncleanable = first_dirty
     clean_bytes = 0

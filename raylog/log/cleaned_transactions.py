@@ -1,11 +1,14 @@
-"""Transactions as a cleaner meets them: which batches were aborted, and when the marker that ends a transaction may go.
+"""Transactions as a cleaner meets them: which batches were aborted, and when the marker that ends a
+transaction may go.
 
-Kafka's ``CleanedTransactionMetadata``, fed with the batches of a log in order. A data batch of an aborted transaction is discarded at
-once. A marker (a control batch) may be discarded when no batch of its transaction is left in front of it: the cleaning that finds it so
-sets the batch's delete horizon, and one after that takes it.
+Kafka's ``CleanedTransactionMetadata``, fed with the batches of a log in order. A data batch of an
+aborted transaction is discarded at once. A marker (a control batch) may be discarded when no batch
+of its transaction is left in front of it: the cleaning that finds it so sets the batch's delete
+horizon, and one after that takes it.
 
-Which transactions were aborted stands in the markers alone, behind the data: ``find_aborted`` collects them in a walk of its own over
-the headers, needed only where a log has transactional batches at all.
+Which transactions were aborted stands in the markers alone, behind the data: ``find_aborted``
+collects them in a walk of its own over the headers, needed only where a log has transactional
+batches at all.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from raylog.records.control import Marker, read_control_batch
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """All transactional batches of the producer from ``first_offset`` up to the marker at ``marker_offset``."""
+    """All transactional batches of the producer from ``first_offset`` up to the marker at
+    ``marker_offset``.
+    """
 
     producer_id: int
     first_offset: int
@@ -27,7 +32,9 @@ class AbortedTransaction:
 
 
 class AbortedTransactionSearch:
-    """``see`` every batch of a log in order; ``found`` are the transactions that were aborted, by first offset."""
+    """``see`` every batch of a log in order; ``found`` are the transactions that were aborted, by
+    first offset.
+    """
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
@@ -57,7 +64,8 @@ class CleanedTransactions:
         self._is_left: dict[int, bool] = {}  # producer id → a batch of its transaction was kept
 
     def discards(self, batch: BatchView) -> bool:
-        """Whether the batch's records may go because of the transaction that it belongs to, or ends.
+        """Whether the batch's records may go because of the transaction that it belongs to, or
+        ends.
 
         Of a control batch it says that nothing is left of its transaction.
         """
@@ -65,7 +73,8 @@ class CleanedTransactions:
             return not self._is_left.pop(batch.producer_id, False)
         if not batch.is_transactional:
             return False
-        # An aborted one leaves its batch's empty shell at most: the marker stays as long as that is there.
+        # An aborted one leaves its batch's empty shell at most: the marker stays as long as that is
+        # there.
         self._is_left[batch.producer_id] = True
         waiting = self._aborted.get(batch.producer_id, [])
         while waiting and waiting[-1].marker_offset < batch.base_offset:

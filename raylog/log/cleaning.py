@@ -1,7 +1,9 @@
-"""One cleaning of one log: keep the last record of each key, as Apache Kafka's log cleaner does [L22–L26].
+"""One cleaning of one log: keep the last record of each key, as Apache Kafka's log cleaner does
+[L22–L26].
 
-It goes over the log in small steps, some of which belong into a thread and some onto the thread that owns the log (the loop); ``step``
-does one and says where the next belongs, so that whoever drives it decides how fast it goes, and nobody waits for it::
+It goes over the log in small steps, some of which belong into a thread and some onto the thread
+that owns the log (the loop); ``step`` does one and says where the next belongs, so that whoever
+drives it decides how fast it goes, and nobody waits for it::
 
     thread  read the dirty segments, note each key's last offset in a bounded map (``offset_map``); a full map ends the range early
     thread  flush the dirty segments: what takes the place of a record is on the disk before that goes; note how far this goes
@@ -15,14 +17,17 @@ does one and says where the next belongs, so that whoever drives it decides how 
     thread  remove the old files
     at last, on the loop, the cleaner point moves to the end of the range
 
-What stays of a batch is Kafka's rule: its records that are the last of their key (tombstones until their delete horizon) or lie above the
-range; its shell, empty, if it holds sequence numbers of a producer that are remembered: Kafka keeps a producer's last batch, here the
-last five stay, so that a repeat of any of them is known after a restart, too. Two more shells stay, so that nothing else has to know of
-compaction: the first batch of each leader epoch, so that where an epoch starts can always be told from the batches,
-by recovery and by followers; and the last batch of each new segment, so that each segment ends where the next one begins.
+What stays of a batch is Kafka's rule: its records that are the last of their key (tombstones until
+their delete horizon) or lie above the range; its shell, empty, if it holds sequence numbers of a
+producer that are remembered: Kafka keeps a producer's last batch, here the last five stay, so that
+a repeat of any of them is known after a restart, too. Two more shells stay, so that nothing else
+has to know of compaction: the first batch of each leader epoch, so that where an epoch starts can
+always be told from the batches, by recovery and by followers; and the last batch of each new
+segment, so that each segment ends where the next one begins.
 
-Whatever cuts the log below the end of the range, or closes it, ends the cleaning (``stop``): unfinished files go, finished ones stay. A
-batch that is damaged ends it with CorruptBatch. Knows no clock: the wall time of the beginning counts throughout.
+Whatever cuts the log below the end of the range, or closes it, ends the cleaning (``stop``):
+unfinished files go, finished ones stay. A batch that is damaged ends it with CorruptBatch. Knows no
+clock: the wall time of the beginning counts throughout.
 """
 
 from __future__ import annotations
@@ -78,14 +83,18 @@ class CleaningReport:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """Of one producer: its epoch, and the last offsets of its last batches (none: only markers are left of it)."""
+    """Of one producer: its epoch, and the last offsets of its last batches (none: only markers are
+    left of it).
+    """
 
     epoch: int
     last_offsets: frozenset[int]
 
 
 class Cleaning:
-    """See the module. Made by ``Compaction.begin``. ``bytes_done`` counts what was read, for a limit on the rate."""
+    """See the module. Made by ``Compaction.begin``. ``bytes_done`` counts what was read, for a
+    limit on the rate.
+    """
 
     def __init__(self, log: Log, part: Cleanable, wall_ms: int) -> None:
         self.report = CleaningReport()
@@ -114,9 +123,11 @@ class Cleaning:
     # ------------------------------------------------------------------ the driver's side
 
     def step(self) -> Turn | None:
-        """Do the next piece of work; None when there is none left. The first one belongs into a thread.
+        """Do the next piece of work; None when there is none left. The first one belongs into a
+        thread.
 
-        Raises CorruptBatch where the log is damaged, OSError where the disk is; then the cleaning is over, and nothing is lost.
+        Raises CorruptBatch where the log is damaged, OSError where the disk is; then the cleaning
+        is over, and nothing is lost.
         """
         with self._guard:
             try:
@@ -132,7 +143,9 @@ class Cleaning:
             return turn
 
     def stop(self, *, waits: bool = False) -> None:
-        """End it before it is done. On the loop; with ``waits`` in any thread, returning when no step is under way any more."""
+        """End it before it is done. On the loop; with ``waits`` in any thread, returning when no
+        step is under way any more.
+        """
         self._is_stopped = True
         if waits:
             with self._guard:
@@ -142,7 +155,9 @@ class Cleaning:
             self._settle()
 
     def _settle(self) -> None:
-        """Leave no new segment between two names: with the log, or not at all. The next steps in a thread touch none of it."""
+        """Leave no new segment between two names: with the log, or not at all. The next steps in a
+        thread touch none of it.
+        """
         if self._new is None:
             return
         if self._is_in_place:
@@ -250,7 +265,9 @@ class Cleaning:
         return True
 
     def _find_aborted(self, first: Segment) -> Generator[Turn, None, list[AbortedTransaction]]:
-        """The aborted transactions from that segment on up to the stable end. Their markers may lie behind the range."""
+        """The aborted transactions from that segment on up to the stable end. Their markers may lie
+        behind the range.
+        """
         search = AbortedTransactionSearch()
         for segment, size in self._all:
             if segment.base_offset < first.base_offset:
@@ -341,7 +358,9 @@ class Cleaning:
             self._files.write_file(new.path + ABORTED_SUFFIX + new.suffix, data, flush=False)
 
     def _is_remembered(self, batch: BatchView) -> bool:
-        """Whether it holds what is remembered of its producer: sequence numbers that may come again, or at least the epoch."""
+        """Whether it holds what is remembered of its producer: sequence numbers that may come
+        again, or at least the epoch.
+        """
         known = self._producers.get(batch.producer_id)
         if known is None:
             return False

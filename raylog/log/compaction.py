@@ -1,17 +1,24 @@
-"""What one log knows of its compaction: how far it has got, which cleaning is under way, and why there will be no other.
+"""What one log knows of its compaction: how far it has got, which cleaning is under way, and why
+there will be no other.
 
-Owns no file and no rule: what is due says ``cleanable``, the work is ``cleaning``'s. Everything here happens where the log is written.
+Owns no file and no rule: what is due says ``cleanable``, the work is ``cleaning``'s. Everything
+here happens where the log is written.
 
-``point`` decides what is cleaned next, so it may not be too high. A loss of power may bring back a lower one: then clean segments
-are cleaned again, which changes nothing. It never brings back a higher one, because the log is emptied where it is cut below the point,
-and that syncs the directory after the checkpoint was written: the older checkpoint does not come back, the newer one may be damaged.
+``point`` decides what is cleaned next, so it may not be too high. A loss of power may bring back a
+lower one: then clean segments are cleaned again, which changes nothing. It never brings back a
+higher one, because the log is emptied where it is cut below the point, and that syncs the directory
+after the checkpoint was written: the older checkpoint does not come back, the newer one may be
+damaged.
 
-``compacted_end`` decides whether the log can be cut: where the records go that took the place of older ones, the older ones are missing,
-and another replica may still have them. It may not be too low, or such a log is cut and lacks them for good; nor may it lie above what is
-committed, or a replica in sync drops its log where it only has to drop its end. So it has a file of its own, ``compaction.checkpoint``,
-one number in text: flushed before the first new segment of a cleaning is in its place, removed when the log is emptied.
+``compacted_end`` decides whether the log can be cut: where the records go that took the place of
+older ones, the older ones are missing, and another replica may still have them. It may not be too
+low, or such a log is cut and lacks them for good; nor may it lie above what is committed, or a
+replica in sync drops its log where it only has to drop its end. So it has a file of its own,
+``compaction.checkpoint``, one number in text: flushed before the first new segment of a cleaning is
+in its place, removed when the log is emptied.
 
-Invariants: ``0 <= point <= log_end_offset``; at most one cleaning is under way; one that ends cleanly raises ``point`` to its end.
+Invariants: ``0 <= point <= log_end_offset``; at most one cleaning is under way; one that ends
+cleanly raises ``point`` to its end.
 """
 
 from __future__ import annotations
@@ -43,7 +50,9 @@ class Compaction:
         self.fault: str | None = None  # a batch that cannot be read: the log stays as it is from there on
 
     def cleanable(self, wall_ms: int) -> Cleanable | None:
-        """What a cleaning could work on now; None where the topic is not compacted, or nothing is dirty, or one is under way."""
+        """What a cleaning could work on now; None where the topic is not compacted, or nothing is
+        dirty, or one is under way.
+        """
         log = self._log
         if not log.config.compacts or self.fault is not None or self.current is not None:
             return None
@@ -68,7 +77,9 @@ class Compaction:
         )
 
     def begin(self, part: Cleanable, wall_ms: int) -> Cleaning:
-        """Compact it, step by step (``Cleaning.step``). ``end`` has to be called when it is over, whatever became of it."""
+        """Compact it, step by step (``Cleaning.step``). ``end`` has to be called when it is over,
+        whatever became of it.
+        """
         assert self.current is None, self._log.where
         self.current = Cleaning(self._log, part, wall_ms)
         self.compacted_end = max(self.compacted_end, self.current.end_offset)

@@ -1,7 +1,8 @@
 """What a log needs of its topic's configuration, as typed values.
 
-Owns no table of configs: names, validation and which are refused are ``raylog.configs.topic_configs``'s; what arrives here
-has been validated there. Kafka's word for "never" and "unlimited", Long.MAX, is kept as the number; −1 likewise.
+Owns no table of configs: names, validation and which are refused are
+``raylog.configs.topic_configs``'s; what arrives here has been validated there. Kafka's word for
+"never" and "unlimited", Long.MAX, is kept as the number; −1 likewise.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ DAY_MS = 24 * HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Kafka's topic configs under their names, its broker-wide ``producer.id.expiration.ms`` and those of its ``log.cleaner.*`` that
-    shape a cleaning; defaults are Kafka's.
+    """Kafka's topic configs under their names, its broker-wide ``producer.id.expiration.ms`` and
+    those of its ``log.cleaner.*`` that shape a cleaning; defaults are Kafka's.
 
-    ``compression`` None keeps the producer's codec. A compacted log rolls in time for ``max_compaction_lag_ms``: ``segment_ms`` is no
-    longer than that.
+    ``compression`` None keeps the producer's codec. A compacted log rolls in time for
+    ``max_compaction_lag_ms``: ``segment_ms`` is no longer than that.
     """
 
     segment_bytes: int = 1 << 30
@@ -59,7 +60,8 @@ class LogConfig:
 
     @classmethod
     def from_topic_configs(cls, configs: Mapping[str, str]) -> LogConfig:
-        """From names and values as Kafka writes them; what is absent takes its default, what is not the log's is passed over.
+        """From names and values as Kafka writes them; what is absent takes its default, what is not
+        the log's is passed over.
 
         ValueError where a value cannot be understood.
         """

@@ -1,7 +1,8 @@
 """Cut a log: remove its end, or everything.
 
-What the cut takes away counts as flushed and committed no more before it goes, on the disk as in memory: a log that loses power
-amid a cut claims nothing that it lacks. Runs where the log is written. Parts of ``Log``; nobody else calls them.
+What the cut takes away counts as flushed and committed no more before it goes, on the disk as in
+memory: a log that loses power amid a cut claims nothing that it lacks. Runs where the log is
+written. Parts of ``Log``; nobody else calls them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def truncate_to(log: Log, offset: int, *, position: int | None = None) -> bool:
     is_committed = log.config.compacts and offset < log.high_watermark
     is_compacted_away = is_committed or offset < log.compaction.compacted_end
     if offset < log.segments.base_offsets[0] or is_compacted_away:
-        # What replaced older records goes, and they are gone already: only a whole copy of the leader's log will do.
+        # What replaced older records goes, and they are gone already: only a whole copy of the
+        # leader's log will do.
         truncate_fully_and_start_at(log, min(offset, log.log_start_offset))
         return True
     place = log.segments.reaching(offset)[0].locate(offset) if position is None else None
@@ -32,7 +34,8 @@ def truncate_to(log: Log, offset: int, *, position: int | None = None) -> bool:
     segments = len(log.segments)
     log.segments.keep_below(offset, config=log.config)
     if len(log.segments) != segments or log.flushed_always:
-        # Or a loss of power would bring back a segment behind the cut, and with it a hole in the log.
+        # Or a loss of power would bring back a segment behind the cut, and with it a hole in the
+        # log.
         log.files.sync_directory(log.directory)
     if position is None:
         log.segments.active.truncate_to(offset)
@@ -59,13 +62,16 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
 
 
 def _will_end_at(log: Log, offset: int) -> None:
-    """Nothing above ``offset`` counts as flushed or committed any more. Written down first, then the log may be cut there.
+    """Nothing above ``offset`` counts as flushed or committed any more. Written down first, then
+    the log may be cut there.
 
-    Unless it is written already: where the last checkpoint claims no more, nor does one that a thread writes from here on. An
-    earlier one, which a loss of power might bring back, claimed more only if the log was cut since, which is behind then anyway.
+    Unless it is written already: where the last checkpoint claims no more, nor does one that a
+    thread writes from here on. An earlier one, which a loss of power might bring back, claimed more
+    only if the log was cut since, which is behind then anyway.
 
-    The checkpoint is flushed at the next roll: until then recovery scans all that was written behind the cut anyhow, and a
-    flush here would hold up the follower. Where every append is flushed, so is this.
+    The checkpoint is flushed at the next roll: until then recovery scans all that was written
+    behind the cut anyhow, and a flush here would hold up the follower. Where every append is
+    flushed, so is this.
     """
     log.recent.clear()
     log.compaction.lose_above(offset)
@@ -78,7 +84,9 @@ def _will_end_at(log: Log, offset: int) -> None:
 
 
 def empty_at(log: Log, offset: int, wall_ms: int) -> None:
-    """Replace everything by one empty segment that starts at ``offset``; start offset and high watermark stay."""
+    """Replace everything by one empty segment that starts at ``offset``; start offset and high
+    watermark stay.
+    """
     log.recent.clear()
     log.compaction.emptied()
     log.snapshots.remove_above(-1)

@@ -1,9 +1,10 @@
 """The real disk: ``raylog.log.files`` over the operating system's calls.
 
-Positioned reads and writes (``pread``, ``pwritev``) need no shared file position and copy nothing in Python. ``fdatasync`` runs
-without the interpreter's lock, so a flush in another thread does not stop the loop. A read that must not wait is a ``preadv`` with
-``RWF_NOWAIT``: the kernel says EAGAIN, or returns the part that it has, where it would have to ask the disk. A lock is ``flock``: the
-kernel drops it when the process dies, so no lock is ever stale.
+Positioned reads and writes (``pread``, ``pwritev``) need no shared file position and copy nothing
+in Python. ``fdatasync`` runs without the interpreter's lock, so a flush in another thread does not
+stop the loop. A read that must not wait is a ``preadv`` with ``RWF_NOWAIT``: the kernel says
+EAGAIN, or returns the part that it has, where it would have to ask the disk. A lock is ``flock``:
+the kernel drops it when the process dies, so no lock is ever stale.
 """
 
 from __future__ import annotations
@@ -113,10 +114,11 @@ class DiskFile:
 
 
 class FileLock:
-    """An flock on a file, which is never removed alone: that would let two processes lock two files of one name.
+    """An flock on a file, which is never removed alone: that would let two processes lock two files
+    of one name.
 
-    Its folder can be renamed or deleted by whoever holds the lock. So once the lock is held, the path must
-    still lead to the locked file; otherwise the file that is there now is locked instead.
+    Its folder can be renamed or deleted by whoever holds the lock. So once the lock is held, the
+    path must still lead to the locked file; otherwise the file that is there now is locked instead.
     """
 
     __slots__ = ("_descriptor",)
@@ -137,7 +139,8 @@ class FileLock:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
-            # The number helps people only, and a full disk must not keep a folder from being deleted.
+            # The number helps people only, and a full disk must not keep a folder from being
+            # deleted.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
@@ -148,7 +151,9 @@ class FileLock:
 
 
 def _locked_descriptor(path: str) -> int:
-    """The file, made if it is missing, open and locked. FileNotFoundError without its folder, DiskLockedError if it is locked."""
+    """The file, made if it is missing, open and locked. FileNotFoundError without its folder,
+    DiskLockedError if it is locked.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

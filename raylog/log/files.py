@@ -1,18 +1,24 @@
-"""Everything the log does to a disk, as two small protocols, so that a simulator can put another disk under it.
+"""Everything the log does to a disk, as two small protocols, so that a simulator can put another
+disk under it.
 
-``Files`` is a file system, ``File`` one open file. Paths are plain strings. An open file belongs to one thread; a flush in another
-thread goes through a handle of its own and covers what was written through any handle before it.
+``Files`` is a file system, ``File`` one open file. Paths are plain strings. An open file belongs to
+one thread; a flush in another thread goes through a handle of its own and covers what was written
+through any handle before it.
 
 What a disk promises here, and nothing more:
 
-- ``write_at`` writes all bytes or raises OSError; after an error any prefix of them may be in the file.
-- Written bytes are in the page cache: they survive the death of the process, not that of the machine. ``flush`` makes a file's
-  bytes and length survive that too; ``sync_directory`` does it for the names in a directory (new files, ``replace``, ``remove``).
+- ``write_at`` writes all bytes or raises OSError; after an error any prefix of them may be in the
+  file.
+- Written bytes are in the page cache: they survive the death of the process, not that of the
+  machine. ``flush`` makes a file's bytes and length survive that too; ``sync_directory`` does it
+  for the names in a directory (new files, ``replace``, ``remove``).
 - ``replace`` is atomic: afterwards the name is either the old file or the new one.
-- A read waits for the disk where the bytes are not in the page cache. One that must not wait is asked ``in_memory``: then it raises
-  NotInMemory instead, ``load`` brings the bytes in from another thread, and the read is tried again. Loaded bytes may be gone again
-  by then, so whoever has tried often enough reads without ``in_memory``.
-- Trouble is an OSError with its errno; only ``lock`` and folders that cannot be used raise DiskError, which says what to do.
+- A read waits for the disk where the bytes are not in the page cache. One that must not wait is
+  asked ``in_memory``: then it raises NotInMemory instead, ``load`` brings the bytes in from another
+  thread, and the read is tried again. Loaded bytes may be gone again by then, so whoever has tried
+  often enough reads without ``in_memory``.
+- Trouble is an OSError with its errno; only ``lock`` and folders that cannot be used raise
+  DiskError, which says what to do.
 """
 
 from __future__ import annotations
@@ -23,7 +29,9 @@ Buffer = bytes | bytearray | memoryview
 
 
 class NotInMemory(Exception):
-    """A read that must not wait would have to: not all bytes of that range are in the page cache. Nothing is wrong with them."""
+    """A read that must not wait would have to: not all bytes of that range are in the page cache.
+    Nothing is wrong with them.
+    """
 
     def __init__(self, path: str, position: int, size: int) -> None:
         super().__init__(f"{path}: {size} bytes at {position} are not in memory")
@@ -38,7 +46,8 @@ class File(Protocol):
     def read_at(self, position: int, size: int, *, in_memory: bool = False) -> bytes | bytearray:
         """``size`` bytes from ``position``, the caller's own; fewer only where the file ends.
 
-        ``in_memory``: raises NotInMemory rather than wait for the disk. Where a file system cannot tell, it waits.
+        ``in_memory``: raises NotInMemory rather than wait for the disk. Where a file system cannot
+        tell, it waits.
         """
         ...
 
@@ -47,17 +56,23 @@ class File(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file to ``size`` bytes, or extend it with zeros (sparsely: a full disk shows at the write)."""
+        """Cut the file to ``size`` bytes, or extend it with zeros (sparsely: a full disk shows at
+        the write).
+        """
         ...
 
     def flush(self) -> None:
-        """Return when everything written to the file before the call, through any handle, is on the disk (fdatasync)."""
+        """Return when everything written to the file before the call, through any handle, is on the
+        disk (fdatasync).
+        """
         ...
 
     def size(self) -> int: ...
 
     def identity(self) -> tuple[int, int] | None:
-        """Device and inode, by which another process of this machine knows that it has opened the same file; None: no other can."""
+        """Device and inode, by which another process of this machine knows that it has opened the
+        same file; None: no other can.
+        """
         ...
 
     def close(self) -> None:
@@ -79,9 +94,11 @@ class Files(Protocol):
         ...
 
     def load(self, path: str, position: int, size: int) -> None:
-        """Return when that range of a file, and some of what follows it, is in memory. For threads: it has a handle of its own.
+        """Return when that range of a file, and some of what follows it, is in memory. For threads:
+        it has a handle of its own.
 
-        A file that is gone, or ends before the range does, is no error: whoever reads there next finds out.
+        A file that is gone, or ends before the range does, is no error: whoever reads there next
+        finds out.
         """
         ...
 
@@ -131,7 +148,9 @@ class Files(Protocol):
         ...
 
     def lock(self, path: str) -> Lock:
-        """Take the exclusive lock on the file ``path`` (created if missing), at once or not at all: DiskError if another holds it."""
+        """Take the exclusive lock on the file ``path`` (created if missing), at once or not at all:
+        DiskError if another holds it.
+        """
         ...
 
     def free_bytes(self, path: str) -> int:

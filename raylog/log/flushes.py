@@ -1,18 +1,21 @@
 """How far one log is on the disk, and the flushes that bring it further.
 
-``recovery_point`` is the offset below which everything survives a loss of power: recovery starts there. Only a flush that
-has returned raises it, and only as far as the log reached when the flush began. A cut lowers it, and a flush that a cut
-has overtaken proves nothing: what it flushed may be gone, and other records may have taken its place.
+``recovery_point`` is the offset below which everything survives a loss of power: recovery starts
+there. Only a flush that has returned raises it, and only as far as the log reached when the flush
+began. A cut lowers it, and a flush that a cut has overtaken proves nothing: what it flushed may be
+gone, and other records may have taken its place.
 
-A failed flush is never made good by the next one. The operating system keeps the bytes in the page cache and takes them for
-written, so a second flush finds nothing to write and succeeds. So a log whose flush has failed flushes no more, its
-recovery point stays, and its checkpoint says why. The next opening, of the same boot too, finds the log suspect and
-writes again what lies above the recovery point (``recovery``).
+A failed flush is never made good by the next one. The operating system keeps the bytes in the page
+cache and takes them for written, so a second flush finds nothing to write and succeeds. So a log
+whose flush has failed flushes no more, its recovery point stays, and its checkpoint says why. The
+next opening, of the same boot too, finds the log suspect and writes again what lies above the
+recovery point (``recovery``).
 
-``end`` lets go of the folder, which another process may open from then on: it waits for what threads are doing there (a flush,
-``unless_over``), and what comes later is not done.
+``end`` lets go of the folder, which another process may open from then on: it waits for what
+threads are doing there (a flush, ``unless_over``), and what comes later is not done.
 
-Threads: ``flush``, ``flush_sealed``, ``unless_over`` and ``end`` may run in any, the rest where the log is written.
+Threads: ``flush``, ``flush_sealed``, ``unless_over`` and ``end`` may run in any, the rest where the
+log is written.
 
 Invariants: recovery_point ≤ log end offset; nothing raises it after a failed flush.
 """
@@ -80,7 +83,9 @@ class Flushes:
             self.recovery_point = min(self.recovery_point, offset)
 
     def flush(self, *, sealed_only: bool) -> int:
-        """Returns the offset below which all is flushed, as far as this flush knows. OSError if it fails, or one before it did."""
+        """Returns the offset below which all is flushed, as far as this flush knows. OSError if it
+        fails, or one before it did.
+        """
         with self._one:
             return self.recovery_point if self._is_over else self._flush(sealed_only)
 
@@ -90,7 +95,8 @@ class Flushes:
         log, segments = self._log, self._log.segments
         with self._guard:
             generation = self.generation
-            # The end first: whatever is appended or rolled after this line may be flushed too, but is not counted.
+            # The end first: whatever is appended or rolled after this line may be flushed too, but
+            # is not counted.
             end_offset = log.log_end_offset
             if sealed_only:  # the active segment may be one that a truncation is about to remove
                 end_offset = min(end_offset, segments.active.base_offset)
@@ -131,7 +137,8 @@ class Flushes:
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:
-        """Where the disk refuses to take the note, too, the checkpoint is removed: without one, nothing is trusted.
+        """Where the disk refuses to take the note, too, the checkpoint is removed: without one,
+        nothing is trusted.
 
         A flush for which no file could be opened has not begun, and is no failed one.
         """
@@ -156,6 +163,8 @@ class Flushes:
                 work()
 
     def end(self) -> None:
-        """Wait for the flush that is under way, and for what is done ``unless_over``; nothing of either is done later."""
+        """Wait for the flush that is under way, and for what is done ``unless_over``; nothing of
+        either is done later.
+        """
         with self._one, self._leaving:
             self._is_over = True

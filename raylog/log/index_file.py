@@ -1,12 +1,15 @@
-"""A file of fixed-size entries that only grows at its end: what the offset index and the time index have in common.
+"""A file of fixed-size entries that only grows at its end: what the offset index and the time index
+have in common.
 
-While its segment is active the file is preallocated (``segment.index.bytes`` rounded down to whole entries, sparse zeros, as Apache
-Kafka does it) and its entries are also held in memory; appended entries are written in small groups, because an index that a
-crash cut short is rebuilt from the log anyway. Sealed, the file is trimmed to its entries and a lookup reads single entries from it,
-so an old segment costs no memory. A lookup that must not wait for the disk (``in_memory``) asks for the whole file where an entry
-is missing, so that a binary search through an old index needs one load.
+While its segment is active the file is preallocated (``segment.index.bytes`` rounded down to whole
+entries, sparse zeros, as Apache Kafka does it) and its entries are also held in memory; appended
+entries are written in small groups, because an index that a crash cut short is rebuilt from the log
+anyway. Sealed, the file is trimmed to its entries and a lookup reads single entries from it, so an
+old segment costs no memory. A lookup that must not wait for the disk (``in_memory``) asks for the
+whole file where an entry is missing, so that a binary search through an old index needs one load.
 
-Invariants: ``0 <= _written_bytes <= len(_tail) == count * entry_bytes`` while active; a sealed file is exactly its entries.
+Invariants: ``0 <= _written_bytes <= len(_tail) == count * entry_bytes`` while active; a sealed file
+is exactly its entries.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ _GROUP_BYTES = 512
 
 
 class IndexFile:
-    """Entries by number. ``count`` are in use; ``max_count`` fit. ``opening``, if set, does the opening of the file."""
+    """Entries by number. ``count`` are in use; ``max_count`` fit. ``opening``, if set, does the
+    opening of the file.
+    """
 
     __slots__ = ("_file", "_files", "_tail", "_written_bytes", "count", "entry", "max_count", "opening", "path")
 
@@ -76,7 +81,9 @@ class IndexFile:
             raise NotInMemory(missing.path, 0, self.count * size) from None
 
     def floor(self, field: int, target: int, *, in_memory: bool = False) -> int:
-        """The number of the last entry whose ``field`` is at most ``target``; −1 if there is none. Binary search."""
+        """The number of the last entry whose ``field`` is at most ``target``; −1 if there is none.
+        Binary search.
+        """
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -92,8 +99,9 @@ class IndexFile:
         tail += self.entry.pack(*fields)
         self.count += 1
         if len(tail) - self._written_bytes >= _GROUP_BYTES:
-            # The batch that the entry names is in the log already, so this may not fail: the entries stay in memory, and
-            # ``write`` at the roll or at the close reports what is wrong with the disk.
+            # The batch that the entry names is in the log already, so this may not fail: the
+            # entries stay in memory, and ``write`` at the roll or at the close reports what is
+            # wrong with the disk.
             with suppress(OSError):
                 self.write()
 
@@ -119,13 +127,17 @@ class IndexFile:
             file.truncate(self.max_count * self.entry.size)
 
     def trim(self) -> None:
-        """Cut the file to its entries, all of which it has then. The index stays active: what is appended makes it longer again."""
+        """Cut the file to its entries, all of which it has then. The index stays active: what is
+        appended makes it longer again.
+        """
         if self._tail is not None:
             self.write()
             self._opened().truncate(self.count * self.entry.size)
 
     def seal(self) -> None:
-        """Forget the copy in memory; the file is trimmed. Asks nothing of the disk, so it cannot fail."""
+        """Forget the copy in memory; the file is trimmed. Asks nothing of the disk, so it cannot
+        fail.
+        """
         if self._tail is not None:
             assert self._written_bytes == len(self._tail), (self.path, self._written_bytes, len(self._tail))
             self._tail = None

@@ -6,9 +6,10 @@ The file is Apache Kafka's, text::
     <number of entries>
     <epoch> <start offset>
 
-Entries ascend strictly in both columns. ``end_offset_for`` is the answer to OffsetForLeaderEpoch, on which followers cut their logs
-(TV-21, TV-22). The file is written whenever the entries change and flushed before the log's recovery point moves: recovery reads the
-epochs of what lies above that from the batches.
+Entries ascend strictly in both columns. ``end_offset_for`` is the answer to OffsetForLeaderEpoch,
+on which followers cut their logs (TV-21, TV-22). The file is written whenever the entries change
+and flushed before the log's recovery point moves: recovery reads the epochs of what lies above that
+from the batches.
 
 Where an entry is added behind the others the file is overwritten in place; any other change
 replaces it. ext4 writes a file out before it renames it over another one. That takes 40 times as
@@ -51,7 +52,9 @@ class LeaderEpochs:
         self._guard = threading.Lock()  # of the file: flush() may come from another thread
 
     def load(self) -> None:
-        """Read the file; a missing one is empty. ValueError if it is damaged, DiskError if it is of a newer version."""
+        """Read the file; a missing one is empty. ValueError if it is damaged, DiskError if it is of
+        a newer version.
+        """
         try:
             text = self._files.read_file(self._path).decode("ascii")
         except FileNotFoundError:
@@ -84,13 +87,17 @@ class LeaderEpochs:
         return next((entry.start_offset for entry in reversed(self._entries) if entry.epoch == epoch), None)
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that the record at ``offset`` was (or would be) written in; −1 where there is none."""
+        """The epoch that the record at ``offset`` was (or would be) written in; −1 where there is
+        none.
+        """
         return next((entry.epoch for entry in reversed(self._entries) if entry.start_offset <= offset), UNDEFINED)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Kafka's answer to OffsetForLeaderEpoch: the greatest epoch at or below ``epoch`` and where it ends.
+        """Kafka's answer to OffsetForLeaderEpoch: the greatest epoch at or below ``epoch`` and
+        where it ends.
 
-        ``(−1, −1)`` if ``epoch`` is −1 or above all that are known; an epoch below all of them ends where the first starts.
+        ``(−1, −1)`` if ``epoch`` is −1 or above all that are known; an epoch below all of them ends
+        where the first starts.
         """
         if epoch == UNDEFINED:
             return UNDEFINED, UNDEFINED
@@ -104,9 +111,11 @@ class LeaderEpochs:
         return UNDEFINED, UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that ``epoch`` starts at ``start_offset``. Entries that contradict it (same or later epoch, same or later offset) go.
+        """Note that ``epoch`` starts at ``start_offset``. Entries that contradict it (same or later
+        epoch, same or later offset) go.
 
-        Nothing changes if the epoch is the latest and starts no earlier than known. Says whether something changed.
+        Nothing changes if the epoch is the latest and starts no earlier than known. Says whether
+        something changed.
         """
         assert epoch >= 0 and start_offset >= 0, (epoch, start_offset)
         last = self._entries[-1] if self._entries else None

@@ -1,8 +1,10 @@
-"""Folders that are not on a disk: a table from the beginning of a path to the ``Files`` that hold what lies there.
+"""Folders that are not on a disk: a table from the beginning of a path to the ``Files`` that hold
+what lies there.
 
-Servers are told where their data is by a path. Where that begins with a folder which was mounted, its files are those of a file system
-in memory, and nothing below it is ever looked for on a disk. The table is the process's own: who makes a cluster in memory mounts a
-name that no disk has, and takes it off again.
+Servers are told where their data is by a path. Where that begins with a folder which was mounted,
+its files are those of a file system in memory, and nothing below it is ever looked for on a disk.
+The table is the process's own: who makes a cluster in memory mounts a name that no disk has, and
+takes it off again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The offset index of one segment (``<base offset>.index``): from an offset to where to start reading.
+"""The offset index of one segment (``<base offset>.index``): from an offset to where to start
+reading.
 
-Layout: entries of 8 bytes, big-endian: ``relative offset i32`` (last offset of a batch − base offset of the segment), ``position i32``
-(of that batch in the ``.log``). Both strictly ascend. Sparse: one entry for every ``index.interval.bytes`` of log. Looking up an offset
-gives the greatest entry at or below it; the reader scans on from there.
+Layout: entries of 8 bytes, big-endian: ``relative offset i32`` (last offset of a batch − base
+offset of the segment), ``position i32`` (of that batch in the ``.log``). Both strictly ascend.
+Sparse: one entry for every ``index.interval.bytes`` of log. Looking up an offset gives the greatest
+entry at or below it; the reader scans on from there.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class OffsetIndex:
         return self.file.count >= self.file.max_count
 
     def lookup(self, offset: int, *, in_memory: bool = False) -> tuple[int, int]:
-        """``(offset, position)`` of the greatest entry at or below ``offset``; ``(base offset, 0)`` if there is none."""
+        """``(offset, position)`` of the greatest entry at or below ``offset``; ``(base offset, 0)``
+        if there is none.
+        """
         number = self.file.floor(0, offset - self.base_offset, in_memory=in_memory)
         if number < 0:
             return self.base_offset, 0
@@ -42,7 +46,9 @@ class OffsetIndex:
         return self.file.get(self.file.count - 1)[1] if self.file.count else 0
 
     def last_entries(self, position: int, offset: int) -> Iterator[tuple[int, int]]:
-        """The last two ``(offset, position)`` at or below both. Raises NotInMemory where the disk would be waited for."""
+        """The last two ``(offset, position)`` at or below both. Raises NotInMemory where the disk
+        would be waited for.
+        """
         file = self.file
         last = min(file.floor(1, position, in_memory=True), file.floor(0, offset - self.base_offset, in_memory=True))
         for number in range(last, max(last - 2, -1), -1):
@@ -67,7 +73,9 @@ class OffsetIndex:
         self.file.keep(self.file.floor(0, offset - self.base_offset - 1) + 1)
 
     def fault(self, log_bytes: int) -> str | None:
-        """Why a sealed index cannot be trusted, or None. Looks at the length and at the first and last entry."""
+        """Why a sealed index cannot be trusted, or None. Looks at the length and at the first and
+        last entry.
+        """
         if not self.file.is_whole():
             return "its length is no multiple of 8"
         if self.file.count:

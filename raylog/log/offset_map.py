@@ -1,11 +1,14 @@
-"""Which offset each key was last written at: what a cleaner remembers of the part of a log that it has not cleaned yet.
+"""Which offset each key was last written at: what a cleaner remembers of the part of a log that it
+has not cleaned yet.
 
-A table of ``ENTRY_BYTES`` an entry, whatever the size of the keys, as Kafka's ``SkimpyOffsetMap``: 16 bytes of hash, 8 of offset; open
-addressing, the next free slot after the hash's own. Two keys of one hash would lose a record; with 128 bits of BLAKE2b that does not
-happen, also where somebody chooses the keys.
+A table of ``ENTRY_BYTES`` an entry, whatever the size of the keys, as Kafka's ``SkimpyOffsetMap``:
+16 bytes of hash, 8 of offset; open addressing, the next free slot after the hash's own. Two keys of
+one hash would lose a record; with 128 bits of BLAKE2b that does not happen, also where somebody
+chooses the keys.
 
-Invariants: at most ``capacity`` keys, which leaves a share of the slots free, so that a search ends soon; offsets only grow;
-``latest_offset`` is the last one that was looked at, with a key or without.
+Invariants: at most ``capacity`` keys, which leaves a share of the slots free, so that a search ends
+soon; offsets only grow; ``latest_offset`` is the last one that was looked at, with a key or
+without.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ _SLOTS_MIN = 16
 
 
 class OffsetMap:
-    """``bytes_max`` bounds its memory; ``keys_max`` is what could be needed at most, so that a small log takes little."""
+    """``bytes_max`` bounds its memory; ``keys_max`` is what could be needed at most, so that a
+    small log takes little.
+    """
 
     __slots__ = ("_slots", "_table", "capacity", "count", "latest_offset")
 

@@ -1,16 +1,20 @@
-"""Turns the segments of a folder that Apache Kafka wrote, where they hold messages of format 0 or 1, into record batches: once, at the
-first opening.
+"""Turns the segments of a folder that Apache Kafka wrote, where they hold messages of format 0 or
+1, into record batches: once, at the first opening.
 
-A log knows one format. So a folder that was not yet opened here (it has no ``replica.checkpoint``) is looked through entry by entry, and
-a segment that holds old messages is written anew beside itself: each entry becomes one batch of the same offsets (``message_set``),
-batches are copied as they are. Batches of few small records are larger than messages; what grows beyond ``PIECE_BYTES_MAX`` is split.
+A log knows one format. So a folder that was not yet opened here (it has no ``replica.checkpoint``)
+is looked through entry by entry, and a segment that holds old messages is written anew beside
+itself: each entry becomes one batch of the same offsets (``message_set``), batches are copied as
+they are. Batches of few small records are larger than messages; what grows beyond
+``PIECE_BYTES_MAX`` is split.
 
-The new pieces go the way of a cleaner's work, so that a crash at any moment leaves the old segment or the new ones: they are written as
-``.cleaned`` and flushed, renamed to ``.swap`` from the last to the first, each rename synced before the next, and then ``tidy`` puts them
-in the place of what they cover. An unfinished ``.cleaned`` in front of a ``.swap`` means that the split was not finished.
+The new pieces go the way of a cleaner's work, so that a crash at any moment leaves the old segment
+or the new ones: they are written as ``.cleaned`` and flushed, renamed to ``.swap`` from the last to
+the first, each rename synced before the next, and then ``tidy`` puts them in the place of what they
+cover. An unfinished ``.cleaned`` in front of a ``.swap`` means that the split was not finished.
 
-What is no entry any more (a torn tail, a CRC that does not fit) ends the conversion of its segment: the rest is copied as it is, for
-recovery to judge and cut. A wrapper of right CRC that cannot be read is not lost silently: DiskError.
+What is no entry any more (a torn tail, a CRC that does not fit) ends the conversion of its segment:
+the rest is copied as it is, for recovery to judge and cut. A wrapper of right CRC that cannot be
+read is not lost silently: DiskError.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ _PLACE = struct.Struct(">qi")
 
 
 def converts(files: Files, directory: str, base_offset: int) -> bool:
-    """Whether that segment held old messages. If so it is written anew, up to the ``.swap`` files that ``tidy`` has to finish."""
+    """Whether that segment held old messages. If so it is written anew, up to the ``.swap`` files
+    that ``tidy`` has to finish.
+    """
     source = files.open(f"{directory}/{base_offset:020d}.log")
     try:
         is_old = any(magic < CURRENT_MAGIC for _, magic, _ in _entries(source))
@@ -43,7 +49,9 @@ def converts(files: Files, directory: str, base_offset: int) -> bool:
 
 
 def _entries(file: File) -> Iterator[tuple[int, int, memoryview]]:
-    """(position, magic, bytes) of each whole entry of any format, up to the first that is none. A view is good until the next."""
+    """(position, magic, bytes) of each whole entry of any format, up to the first that is none. A
+    view is good until the next.
+    """
     position, end = 0, file.size()
     while end - position > MAGIC_POSITION:
         chunk = file.read_at(position, min(_CHUNK_BYTES, end - position))
@@ -98,7 +106,9 @@ def _convert(files: Files, directory: str, base_offset: int, source: File) -> No
 
 
 class _SegmentPieces:
-    """The files that take a segment's place, the last one open. ``base_offsets`` ascend; the first is the segment's own."""
+    """The files that take a segment's place, the last one open. ``base_offsets`` ascend; the first
+    is the segment's own.
+    """
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files

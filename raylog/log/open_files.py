@@ -1,21 +1,26 @@
-"""Which segments of one process's logs hold files open, so that thousands of logs fit into one table of file descriptors.
+"""Which segments of one process's logs hold files open, so that thousands of logs fit into one
+table of file descriptors.
 
-A log that is open holds one descriptor for good: that of its lock. A segment opens its files when something reads or writes them:
-one for the records, and one for each index that is looked up or written. It holds them until ``segments_max`` other segments have
-been used since. Then its files are closed, also those of an active segment, and it opens them again when it needs them. So the logs
+A log that is open holds one descriptor for good: that of its lock. A segment opens its files when
+something reads or writes them: one for the records, and one for each index that is looked up or
+written. It holds them until ``segments_max`` other segments have been used since. Then its files
+are closed, also those of an active segment, and it opens them again when it needs them. So the logs
 of a process hold at most::
 
     one descriptor per log  +  FILES_PER_SEGMENT × segments_max
 
-``within`` draws the bounds from the process's limit (``ulimit -n``). A quarter of it goes to segments, ``OWN_DESCRIPTORS`` are set
-aside for threads, sockets and Ray, and the rest is for logs. A log beyond that is refused before it opens anything
-(``TooManyLogs``): in a full table the logs that serve would fail on their next flush or checkpoint.
+``within`` draws the bounds from the process's limit (``ulimit -n``). A quarter of it goes to
+segments, ``OWN_DESCRIPTORS`` are set aside for threads, sockets and Ray, and the rest is for logs.
+A log beyond that is refused before it opens anything (``TooManyLogs``): in a full table the logs
+that serve would fail on their next flush or checkpoint.
 
-Threads: a segment's files belong to the thread where its log is written. Only what that thread does, an opening or a use, closes
-the files of others, and all logs of one ``OpenFiles`` are written by one thread. ``leave`` takes segments out of the account, for a
-thread that closes their log. It may be called in any thread, and so may ``log_opened`` and ``log_closed``.
+Threads: a segment's files belong to the thread where its log is written. Only what that thread
+does, an opening or a use, closes the files of others, and all logs of one ``OpenFiles`` are written
+by one thread. ``leave`` takes segments out of the account, for a thread that closes their log. It
+may be called in any thread, and so may ``log_opened`` and ``log_closed``.
 
-Invariants (``check``): at most ``segments_max`` segments are in the account, and no more than ``logs_max`` logs are open.
+Invariants (``check``): at most ``segments_max`` segments are in the account, and no more than
+``logs_max`` logs are open.
 """
 
 from __future__ import annotations
@@ -40,7 +45,9 @@ class TooManyLogs(DiskError):
 
 
 class Closable(Protocol):
-    """What the account says of a segment: it closes its files, and opens them again when it is asked."""
+    """What the account says of a segment: it closes its files, and opens them again when it is
+    asked.
+    """
 
     def close_files(self) -> None: ...
 
@@ -69,7 +76,9 @@ class OpenFiles:
     # ------------------------------------------------------------------ logs
 
     def log_opened(self) -> None:
-        """A log is about to be opened. Raises TooManyLogs; else ``log_closed`` has to follow one day."""
+        """A log is about to be opened. Raises TooManyLogs; else ``log_closed`` has to follow one
+        day.
+        """
         with self._guard:
             if self.logs_max is not None and self._logs >= self.logs_max:
                 raise TooManyLogs(
@@ -85,7 +94,9 @@ class OpenFiles:
     # ------------------------------------------------------------------ segments
 
     def open(self, segment: Closable, opening: Callable[[], File]) -> File:
-        """A file of that segment. Where the process has no descriptor left, for whatever reason, others close theirs first."""
+        """A file of that segment. Where the process has no descriptor left, for whatever reason,
+        others close theirs first.
+        """
         self.use(segment)
         try:
             return opening()
@@ -114,7 +125,9 @@ class OpenFiles:
                 oldest.close_files()
 
     def leave(self, segments: Iterable[Closable]) -> None:
-        """Whatever these hold open is no longer this account's: when it returns, nobody but the caller closes it."""
+        """Whatever these hold open is no longer this account's: when it returns, nobody but the
+        caller closes it.
+        """
         with self._guard:
             for segment in segments:
                 self._segments.pop(segment, None)

@@ -1,8 +1,11 @@
-"""Opens the folder of a log: lock, identity, leftovers, recovery, and the states that come with the segments.
+"""Opens the folder of a log: lock, identity, leftovers, recovery, and the states that come with the
+segments.
 
-The order matters. The lock comes first, so that no other process looks at half-done work; then the topic id, so that a stranger's folder
-is set aside before anything in it is touched; then the checkpoint; where there is none of our own, messages of old formats; then the
-files. The result is everything that ``Log`` needs to go on. See ``raylog.log.recovery`` for what is scanned and how it is judged.
+The order matters. The lock comes first, so that no other process looks at half-done work; then the
+topic id, so that a stranger's folder is set aside before anything in it is touched; then the
+checkpoint; where there is none of our own, messages of old formats; then the files. The result is
+everything that ``Log`` needs to go on. See ``raylog.log.recovery`` for what is scanned and how it
+is judged.
 """
 
 from __future__ import annotations
@@ -67,7 +70,9 @@ def opened(
     wall_ms: int,
     boot_id: str,
 ) -> Opened:
-    """Raises DiskError for what a person has to mend, OSError for what the disk refuses: then no file is left open, and no lock held."""
+    """Raises DiskError for what a person has to mend, OSError for what the disk refuses: then no
+    file is left open, and no lock held.
+    """
     report = RecoveryReport()
     segments: list[Segment] = []
     is_kafkas = not files.exists(f"{directory}/{LOCK_NAME}")
@@ -109,8 +114,9 @@ def opened(
 def _locked(files: Files, directory: str) -> Lock:
     """The lock of the folder, which is made if it is missing.
 
-    The folder can vanish while this opens it: a process that deletes a topic of the same name renames it,
-    holding the lock. That is no fault of the disk. The name is free then, and the folder is made again.
+    The folder can vanish while this opens it: a process that deletes a topic of the same name
+    renames it, holding the lock. That is no fault of the disk. The name is free then, and the
+    folder is made again.
     """
     for _ in range(_VANISHINGS_MAX):
         try:
@@ -144,7 +150,9 @@ def _opened(
     boot_id: str,
     is_kafkas: bool,
 ) -> Opened:
-    """Puts the segments into the caller's list before any of them opens a file: the caller closes the files in any case."""
+    """Puts the segments into the caller's list before any of them opens a file: the caller closes
+    the files in any case.
+    """
     checkpoint = checkpoints.read(files, directory)
     epochs = LeaderEpochs(files, directory)
     producers = ProducerStates()
@@ -179,7 +187,9 @@ def _opened(
 
 
 def _restore(found: Opened, known: ReplicaCheckpoint, config: LogConfig, *, wall_ms: int, same_boot: bool) -> None:
-    """After recovery has found the end of the log: its other offsets, epochs and producers, from the checkpoint and the files."""
+    """After recovery has found the end of the log: its other offsets, epochs and producers, from
+    the checkpoint and the files.
+    """
     segments, report, end_offset = found.segments, found.report, found.log_end_offset
     if known.suspect:
         report.condition = Condition.SUSPECT
@@ -190,8 +200,9 @@ def _restore(found: Opened, known: ReplicaCheckpoint, config: LogConfig, *, wall
     segments[-1].activate(config, roll_jitter_ms=0)
     found.snapshots.remove_above(end_offset)
     if report.scanned_from is not None and not same_boot:
-        # A loss of power may have brought back one that a cut had removed: it knows of records that were cut off, and
-        # lies where others are by now. Up to where the scan began, each cut was synced before anything was built on it.
+        # A loss of power may have brought back one that a cut had removed: it knows of records that
+        # were cut off, and lies where others are by now. Up to where the scan began, each cut was
+        # synced before anything was built on it.
         found.snapshots.remove_above(report.scanned_from)
     load_producers(
         found.producers,
@@ -201,7 +212,8 @@ def _restore(found: Opened, known: ReplicaCheckpoint, config: LogConfig, *, wall
         wall_ms=wall_ms,
         expiration_ms=config.producer_id_expiration_ms,
     )
-    # Without the page cache, what lies below the high watermark may not be what lay there when it was noted: the leader says it anew.
+    # Without the page cache, what lies below the high watermark may not be what lay there when it
+    # was noted: the leader says it anew.
     cache_is_lost = report.condition is Condition.SUSPECT and not same_boot
     high_watermark = max(start_offset, min(0 if cache_is_lost else known.high_watermark, end_offset))
     found.producers.settle_below(high_watermark)
@@ -217,7 +229,9 @@ def _restore(found: Opened, known: ReplicaCheckpoint, config: LogConfig, *, wall
 
 
 def _tidied(files: Files, directory: str, report: RecoveryReport, *, may_be_old: bool) -> list[int]:
-    """The base offsets of the segments, ascending, without leftovers and, if the folder ``may_be_old``, in the format of today."""
+    """The base offsets of the segments, ascending, without leftovers and, if the folder
+    ``may_be_old``, in the format of today.
+    """
     base_offsets = tidy(files, directory, report)
     if not may_be_old:
         return base_offsets
@@ -239,7 +253,9 @@ def _remove_facts(files: Files, directory: str, snapshots: ProducerSnapshots, ep
 def _fit_epochs(
     epochs: LeaderEpochs, segments: list[Segment], start_offset: int, end_offset: int, *, is_clean: bool
 ) -> None:
-    """Make the epochs those of the records. A clean log's are read from its batches if no file has them; a scan has found the others."""
+    """Make the epochs those of the records. A clean log's are read from its batches if no file has
+    them; a scan has found the others.
+    """
     if is_clean and not epochs.entries:
         for batch in _batches(segments, segments[0].base_offset):
             if batch.partition_leader_epoch > epochs.latest_epoch:
@@ -256,7 +272,9 @@ def reload_producers(
     *,
     expiration_ms: int,
 ) -> None:
-    """After the log was cut to ``end_offset``, further back than the producers' history reaches. When they were seen last is known."""
+    """After the log was cut to ``end_offset``, further back than the producers' history reaches.
+    When they were seen last is known.
+    """
     known = producers.last_seen()
     latest_ms = max(known.values(), default=0)
     load_producers(producers, snapshots, segments, end_offset, wall_ms=latest_ms, expiration_ms=expiration_ms)
@@ -273,10 +291,12 @@ def load_producers(
     wall_ms: int,
     expiration_ms: int,
 ) -> None:
-    """As of ``end_offset``: the latest snapshot, what was written since, and the few batches before that a snapshot leaves out.
+    """As of ``end_offset``: the latest snapshot, what was written since, and the few batches before
+    that a snapshot leaves out.
 
-    A snapshot that is missing where a segment begins is written again: it is all that remains when the segments before it go.
-    The batches do not say when they were appended; ``wall_ms`` is the latest that it can have been.
+    A snapshot that is missing where a segment begins is written again: it is all that remains when
+    the segments before it go. The batches do not say when they were appended; ``wall_ms`` is the
+    latest that it can have been.
     """
     start = snapshots.load_latest(producers, log_start_offset=segments[0].base_offset, end_offset=end_offset)
     if len(producers):
@@ -325,7 +345,9 @@ def _batches(segments: list[Segment], offset: int) -> Iterator[BatchView]:
 
 
 def _readable(segment: Segment, position: int, end: int) -> Iterator[BatchView]:
-    """The batches from a batch's position on. Damage does not keep the log from being opened: it goes on where the index knows a batch."""
+    """The batches from a batch's position on. Damage does not keep the log from being opened: it
+    goes on where the index knows a batch.
+    """
     index = segment.offset_index.file
     while position < end:
         try:

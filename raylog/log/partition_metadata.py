@@ -3,7 +3,8 @@
     version: 0
     topic_id: <16 bytes as URL-safe base64 without padding>
 
-A topic that is deleted and created again has another id, so a folder with another id than the metadata's is a stray.
+A topic that is deleted and created again has another id, so a folder with another id than the
+metadata's is a stray.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from raylog.log.files import Files
 
 FILE_NAME = "partition.metadata"
 LOCK_NAME = "replica.lock"
-"""Beside it; held for as long as a log of the folder is open, and while the folder is being deleted."""
+"""Beside it; held for as long as a log of the folder is open, and while the folder is being
+deleted.
+"""
 
 
 def read_topic_id(files: Files, directory: str) -> uuid.UUID | None:
-    """The topic id that a folder names, None if it has no such file. DiskError if the file cannot be understood."""
+    """The topic id that a folder names, None if it has no such file. DiskError if the file cannot
+    be understood.
+    """
     path = f"{directory}/{FILE_NAME}"
     try:
         text = files.read_file(path).decode("utf-8", "replace")

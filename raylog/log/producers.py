@@ -1,6 +1,8 @@
-"""What a log remembers of its producers: enough to tell a repeated batch from a new one and a new one from a gap [P7, P8].
+"""What a log remembers of its producers: enough to tell a repeated batch from a new one and a new
+one from a gap [P7, P8].
 
-For each producer id: its epoch and its last five batches (sequence range, offsets). A batch is judged before it is appended::
+For each producer id: its epoch and its last five batches (sequence range, offsets). A batch is
+judged before it is appended::
 
     producer id unknown                                 any sequence is taken
     epoch below the known one                           INVALID_PRODUCER_EPOCH: a newer instance has taken over
@@ -9,21 +11,25 @@ For each producer id: its epoch and its last five batches (sequence range, offse
     higher epoch, base sequence 0                       the first of a new instance (0 too if an end of transaction raised it)
     anything else                                       OUT_OF_ORDER_SEQUENCE_NUMBER
 
-A log replays its batches through ``note`` on followers and in recovery, which judges nothing. ``cut`` takes back what the last
-of them changed, for a log that is truncated; where they do not reach far enough back, its batches are read again. Snapshots are
-Apache Kafka's ``<offset>.snapshot``: the state after all records below that offset, taken at every roll and at a clean stop, so
-that only the records behind it are replayed. A flush of the log flushes them, too: once the segments before a snapshot are
-deleted, nothing else tells of those who wrote there. They hold one batch per producer. Layout, big-endian::
+A log replays its batches through ``note`` on followers and in recovery, which judges nothing.
+``cut`` takes back what the last of them changed, for a log that is truncated; where they do not
+reach far enough back, its batches are read again. Snapshots are Apache Kafka's
+``<offset>.snapshot``: the state after all records below that offset, taken at every roll and at a
+clean stop, so that only the records behind it are replayed. A flush of the log flushes them, too:
+once the segments before a snapshot are deleted, nothing else tells of those who wrote there. They
+hold one batch per producer. Layout, big-endian::
 
     version i16 (1), crc u32 (CRC-32C of what follows), count i32, then for each producer:
     producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32,
     first offset of the open transaction i64 (−1: none)
 
-A producer that wrote nothing for ``producer.id.expiration.ms`` is forgotten, unless it has a transaction open. What counts
-is when its last batch was appended here or copied from the leader, by this machine's clock, not the records' timestamps: they
-may be a year old. Snapshots say that time in their timestamp field, where Kafka has the last batch's. When one is loaded, a
-time that would end the producer at once is taken for Kafka's kind, and a time ahead of the clock for another clock's: the
-producer counts as seen just now. So none is forgotten too early, and one that an old snapshot brings back stays that much longer.
+A producer that wrote nothing for ``producer.id.expiration.ms`` is forgotten, unless it has a
+transaction open. What counts is when its last batch was appended here or copied from the leader, by
+this machine's clock, not the records' timestamps: they may be a year old. Snapshots say that time
+in their timestamp field, where Kafka has the last batch's. When one is loaded, a time that would
+end the producer at once is taken for Kafka's kind, and a time ahead of the clock for another
+clock's: the producer counts as seen just now. So none is forgotten too early, and one that an old
+snapshot brings back stays that much longer.
 """
 
 from __future__ import annotations
@@ -68,8 +74,10 @@ class RememberedBatch(NamedTuple):
 
 
 _Earlier = tuple[int, int, int | None, tuple[RememberedBatch, ...], int, int, int | None]
-"""Where a batch of a producer ended, the producer's id, and what was known of it before: epoch (None: nothing at all), batches,
-last timestamp, coordinator epoch, first offset of the open transaction. A bare tuple, because every append makes one."""
+"""Where a batch of a producer ended, the producer's id, and what was known of it before: epoch
+(None: nothing at all), batches, last timestamp, coordinator epoch, first offset of the open
+transaction. A bare tuple, because every append makes one.
+"""
 
 
 class ProducerState:
@@ -112,7 +120,8 @@ class ProducerState:
 class ProducerStates:
     """All producers of one log, as of ``end_offset`` (every record below it has been noted).
 
-    Invariant: ``_history`` has an entry for each batch of a producer that was noted and ends above ``_history_start``, in log order.
+    Invariant: ``_history`` has an entry for each batch of a producer that was noted and ends above
+    ``_history_start``, in log order.
     """
 
     __slots__ = ("_history", "_history_start", "_states", "end_offset")
@@ -133,9 +142,11 @@ class ProducerStates:
         return self._states.get(producer_id)
 
     def judge(self, views: Iterable[BatchView], *, where: str) -> RememberedBatch | None:
-        """Whether the batches, in order, may follow: None if so, else the earlier append that they all repeat.
+        """Whether the batches, in order, may follow: None if so, else the earlier append that they
+        all repeat.
 
-        Raises OUT_OF_ORDER_SEQUENCE_NUMBER and INVALID_PRODUCER_EPOCH with ``where`` (topic and partition) in the message.
+        Raises OUT_OF_ORDER_SEQUENCE_NUMBER and INVALID_PRODUCER_EPOCH with ``where`` (topic and
+        partition) in the message.
         """
         first_duplicate: RememberedBatch | None = None
         fresh = False
@@ -169,7 +180,9 @@ class ProducerStates:
         return first_duplicate
 
     def repeated_by(self, records: Buffer) -> RememberedBatch | None:
-        """The first of the earlier appends if these bytes are whole batches that have all been appended before, else None."""
+        """The first of the earlier appends if these bytes are whole batches that have all been
+        appended before, else None.
+        """
         try:
             views = list(batches(records))
         except (CorruptBatch, UnsupportedMagic):
@@ -203,7 +216,9 @@ class ProducerStates:
             )
 
     def note(self, batch: BatchView, *, wall_ms: int, coordinator_epoch: int | None = None) -> None:
-        """Take over a batch that was appended at ``wall_ms``. ``coordinator_epoch`` comes from a control batch that ends a transaction."""
+        """Take over a batch that was appended at ``wall_ms``. ``coordinator_epoch`` comes from a
+        control batch that ends a transaction.
+        """
         offset_delta = batch.last_offset_delta
         last_offset = batch.base_offset + offset_delta
         self.end_offset = end_offset = last_offset + 1
@@ -244,15 +259,19 @@ class ProducerStates:
             state.txn_first_offset = batch.base_offset
 
     def settle_below(self, offset: int) -> None:
-        """The log will hardly be cut below ``offset``, its high watermark: what the producers were there need not be kept."""
+        """The log will hardly be cut below ``offset``, its high watermark: what the producers were
+        there need not be kept.
+        """
         history = self._history
         while history and history[0][0] <= offset:
             self._history_start = history.popleft()[0]
 
     def cut(self, end_offset: int) -> bool:
-        """The log was cut to ``end_offset``, where a batch ended: take back what the batches behind it changed.
+        """The log was cut to ``end_offset``, where a batch ended: take back what the batches behind
+        it changed.
 
-        When each producer was seen last stays as it is. False, and nothing is changed, if the history does not reach so far back.
+        When each producer was seen last stays as it is. False, and nothing is changed, if the
+        history does not reach so far back.
         """
         if end_offset < self._history_start:
             return False
@@ -284,7 +303,8 @@ class ProducerStates:
     def expire(self, wall_ms: int, expiration_ms: int) -> int:
         """Forget producers that have been silent; returns how many.
 
-        A cut that takes back the end of a transaction would have to know them: it reads the log again.
+        A cut that takes back the end of a transaction would have to know them: it reads the log
+        again.
         """
         silent = [
             state.producer_id
@@ -302,13 +322,16 @@ class ProducerStates:
         return {state.producer_id: state.seen_ms for state in self}
 
     def doubt_times(self, wall_ms: int, expiration_ms: int) -> None:
-        """After a snapshot was loaded, at ``wall_ms``: take no time from it that ends a producer at once, or that is yet to come."""
+        """After a snapshot was loaded, at ``wall_ms``: take no time from it that ends a producer at
+        once, or that is yet to come.
+        """
         for state in self:
             if not wall_ms - expiration_ms < state.seen_ms <= wall_ms:
                 state.seen_ms = wall_ms
 
     def remember_older(self, views: Iterable[BatchView]) -> None:
-        """Give producers that came from a snapshot (one batch each) the batches before it, in log order, up to five again.
+        """Give producers that came from a snapshot (one batch each) the batches before it, in log
+        order, up to five again.
 
         To be called before anything behind the snapshot is noted.
         """
@@ -363,7 +386,9 @@ class ProducerStates:
         return struct.pack(">hI", SNAPSHOT_VERSION, crc32c.crc32c(body)) + body
 
     def load_snapshot(self, data: bytes, *, end_offset: int, path: str) -> None:
-        """Replace everything by a snapshot. ValueError if it is damaged, DiskError if it is of a newer version."""
+        """Replace everything by a snapshot. ValueError if it is damaged, DiskError if it is of a
+        newer version.
+        """
         if len(data) < _HEAD.size:
             raise ValueError(f"{path}: {len(data)} bytes are no producer snapshot")
         version, crc, count = _HEAD.unpack_from(data)
@@ -404,7 +429,9 @@ class ProducerSnapshots:
         return [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
 
     def write(self, producers: ProducerStates) -> None:
-        """At ``producers.end_offset``. Until it is flushed a damaged one is passed over and the log replayed from further back."""
+        """At ``producers.end_offset``. Until it is flushed a damaged one is passed over and the log
+        replayed from further back.
+        """
         self._files.write_file(self.path(producers.end_offset), producers.encode_snapshot(), flush=False)
         if len(producers):
             self._unflushed.append(producers.end_offset)
@@ -414,7 +441,9 @@ class ProducerSnapshots:
         return not self._unflushed
 
     def flush(self) -> bool:
-        """Flush what was written. Says whether there was any: then a sync of the directory has to follow. Thread safe."""
+        """Flush what was written. Says whether there was any: then a sync of the directory has to
+        follow. Thread safe.
+        """
         found = False
         while self._unflushed:
             found = True
@@ -427,7 +456,9 @@ class ProducerSnapshots:
         return found
 
     def load_latest(self, producers: ProducerStates, *, log_start_offset: int, end_offset: int) -> int:
-        """Load the latest usable snapshot at or below ``end_offset``; returns the offset to replay from. Removes damaged ones."""
+        """Load the latest usable snapshot at or below ``end_offset``; returns the offset to replay
+        from. Removes damaged ones.
+        """
         for offset in reversed(self.offsets()):
             if offset > end_offset or offset < log_start_offset:
                 continue

@@ -1,9 +1,10 @@
 """The bytes of the last appends, kept until every in-sync replica has them.
 
-Followers fetch what a leader has just appended, each of them the same bytes: from here they get them without reading the file. It is a
-memory only: whatever is not here is in the file too.
+Followers fetch what a leader has just appended, each of them the same bytes: from here they get
+them without reading the file. It is a memory only: whatever is not here is in the file too.
 
-Invariants (``check``): appends follow each other without a gap; ``size_bytes`` is their sum and at most ``BYTES_MAX``.
+Invariants (``check``): appends follow each other without a gap; ``size_bytes`` is their sum and at
+most ``BYTES_MAX``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class RecentAppends:
         self.size_bytes = 0
 
     def read(self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool) -> tuple[Buffer, int] | None:
-        """Whole appends from the one that starts at ``offset``, as many as fit, none that reaches behind ``end_offset``.
+        """Whole appends from the one that starts at ``offset``, as many as fit, none that reaches
+        behind ``end_offset``.
 
         And the offset behind them. None where that is for the file to answer.
         """

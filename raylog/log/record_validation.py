@@ -1,4 +1,5 @@
-"""What a leader checks and changes in the records of a producer's batches, whose headers ``validation`` has found right.
+"""What a leader checks and changes in the records of a producer's batches, whose headers
+``validation`` has found right.
 
 Records are walked without making objects of them (``raylog.records.checking``)::
 
@@ -11,16 +12,18 @@ Records are walked without making objects of them (``raylog.records.checking``):
                                        corrected, as Kafka does: else searches by time would pass the batch over
     compression.type                   names the codec that the batch is stored with
 
-Apache Kafka inflates every batch. Here that would cost several times what the rest of an append does, so a compressed batch that
-the topic gives no reason to inflate is stored as it came.
+Apache Kafka inflates every batch. Here that would cost several times what the rest of an append
+does, so a compressed batch that the topic gives no reason to inflate is stored as it came.
 
-Errors. INVALID_RECORD for what breaks the format, also inside a codec: the CRC was right, so this is what the producer sent, and
-sending it again cannot help. INVALID_TIMESTAMP and INVALID_RECORD name the records that the topic does not take (KIP-467). A batch
-inflates to ``INFLATED_SHARE`` times ``max.message.bytes`` at most; a larger one is MESSAGE_TOO_LARGE, for which the Java producer and
-raylog's own split a batch and send the parts.
+Errors. INVALID_RECORD for what breaks the format, also inside a codec: the CRC was right, so this
+is what the producer sent, and sending it again cannot help. INVALID_TIMESTAMP and INVALID_RECORD
+name the records that the topic does not take (KIP-467). A batch inflates to ``INFLATED_SHARE``
+times ``max.message.bytes`` at most; a larger one is MESSAGE_TOO_LARGE, for which the Java producer
+and raylog's own split a batch and send the parts.
 
-All of it depends on the bytes, the configuration and the time alone. ``checked`` can therefore run in a thread before the append, and
-``takes_long`` says when it should: on the loop it takes a few milliseconds at most. Touches no file and no state.
+All of it depends on the bytes, the configuration and the time alone. ``checked`` can therefore run
+in a thread before the append, and ``takes_long`` says when it should: on the loop it takes a few
+milliseconds at most. Touches no file and no state.
 """
 
 from __future__ import annotations
@@ -67,7 +70,9 @@ _NAMED_IN_MESSAGE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckedRecords:
-    """What ``checked`` found: the batches as they will be stored, or the error that their producer shall see."""
+    """What ``checked`` found: the batches as they will be stored, or the error that their producer
+    shall see.
+    """
 
     views: tuple[BatchView, ...]
     error: KafkaError | None
@@ -75,7 +80,9 @@ class CheckedRecords:
 
 
 def checked(records: Buffer, *, config: LogConfig, wall_ms: int, where: str) -> CheckedRecords:
-    """The verdict on a produce request's batches, headers and records. For a thread: it may take seconds."""
+    """The verdict on a produce request's batches, headers and records. For a thread: it may take
+    seconds.
+    """
     try:
         views = validated(records, config=config, where=where)
         return CheckedRecords(tuple(_with_valid_records(views, config, wall_ms, where)), None, config)
@@ -136,9 +143,11 @@ def _is_inflated(view: BatchView, config: LogConfig, wall_ms: int) -> bool:
 
 
 def sound_batch(records: Buffer, config: LogConfig, wall_ms: int) -> BatchView | None:
-    """The batch, if the bytes are a single one that ``validated`` and ``storable`` would let pass as it is. None says nothing.
+    """The batch, if the bytes are a single one that ``validated`` and ``storable`` would let pass
+    as it is. None says nothing.
 
-    Small batches are most of what producers in no hurry send. Judging one step by step costs several times what its append does.
+    Small batches are most of what producers in no hurry send. Judging one step by step costs
+    several times what its append does.
     """
     if (
         not isinstance(records, bytes)
@@ -155,9 +164,11 @@ def sound_batch(records: Buffer, config: LogConfig, wall_ms: int) -> BatchView |
 def storable(
     views: Sequence[BatchView], checked: CheckedRecords | None, *, config: LogConfig, wall_ms: int, where: str
 ) -> list[BatchView]:
-    """The batches as the topic stores them: in its codec, with its timestamps. Raises the KafkaError that the producer shall see.
+    """The batches as the topic stores them: in its codec, with its timestamps. Raises the
+    KafkaError that the producer shall see.
 
-    ``checked`` is what a thread found, if it was asked; it counts unless the configuration has changed since.
+    ``checked`` is what a thread found, if it was asked; it counts unless the configuration has
+    changed since.
     """
     if checked is None or checked.config != config:
         stored = _with_valid_records(views, config, wall_ms, where)
@@ -171,7 +182,9 @@ def storable(
 
 
 def _with_valid_records(views: Sequence[BatchView], config: LogConfig, wall_ms: int, where: str) -> list[BatchView]:
-    """The batches in the topic's codec. The ``record_errors`` of what it raises count through all batches."""
+    """The batches in the topic's codec. The ``record_errors`` of what it raises count through all
+    batches.
+    """
     done: list[BatchView] = []
     first_index = 0
     for view in views:
@@ -207,7 +220,9 @@ def _checked(view: BatchView, config: LogConfig, wall_ms: int, where: str, first
 def _judged(
     view: BatchView, inflated: bytes | None, config: LogConfig, oldest: int | None, newest: int | None
 ) -> tuple[RecordFaults | None, int | None]:
-    """What is wrong with the records; and the greatest of their timestamps where the header names a smaller one."""
+    """What is wrong with the records; and the greatest of their timestamps where the header names a
+    smaller one.
+    """
     records, start, end = (
         (view.buffer, view.position + HEADER_SIZE, view.end) if inflated is None else (inflated, 0, len(inflated))
     )

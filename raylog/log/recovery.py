@@ -1,17 +1,22 @@
-"""What a log does with the files that it finds when it is opened [L19]: tidy up, scan, cut, rebuild, and judge.
+"""What a log does with the files that it finds when it is opened [L19]: tidy up, scan, cut,
+rebuild, and judge.
 
-After a clean stop the files are taken as they are. Otherwise every segment from the one that holds the recovery point on is scanned:
-each batch must be whole, of format 2 (older ones were converted before, see ``old_formats``), with the right CRC, offsets that ascend from
-where the last batch ended, and a leader epoch that does not go back. At the first that is not, the log ends; a torn tail and appended
-garbage look alike and are cut alike, and later segments go. So does a segment that does not begin where the one before ends: a loss of
-power took the end of that one. Only compaction leaves such gaps, below the cleaner point, and in a folder that Kafka wrote. Indexes of
-scanned segments are built anew, those below are rebuilt only where they are missing or cannot be right.
+After a clean stop the files are taken as they are. Otherwise every segment from the one that holds
+the recovery point on is scanned: each batch must be whole, of format 2 (older ones were converted
+before, see ``old_formats``), with the right CRC, offsets that ascend from where the last batch
+ended, and a leader epoch that does not go back. At the first that is not, the log ends; a torn tail
+and appended garbage look alike and are cut alike, and later segments go. So does a segment that
+does not begin where the one before ends: a loss of power took the end of that one. Only compaction
+leaves such gaps, below the cleaner point, and in a folder that Kafka wrote. Indexes of scanned
+segments are built anew, those below are rebuilt only where they are missing or cannot be right.
 
-Of the segments below the recovery point, and of all after a clean stop, only the last few kilobytes are looked at: each has to end where
-the next one begins. One that was cut at rest, or ends in a page of zeros, is scanned, with all that follow.
+Of the segments below the recovery point, and of all after a clean stop, only the last few kilobytes
+are looked at: each has to end where the next one begins. One that was cut at rest, or ends in a
+page of zeros, is scanned, with all that follow.
 
-Leftovers of a crash: ``.deleted`` files and ``.cleaned`` files (a cleaner's unfinished work) are removed; a ``.swap`` file is the
-finished work and takes the place of the segments that it covers; an index without its log is removed.
+Leftovers of a crash: ``.deleted`` files and ``.cleaned`` files (a cleaner's unfinished work) are
+removed; a ``.swap`` file is the finished work and takes the place of the segments that it covers;
+an index without its log is removed.
 
 The verdict (DESIGN §6, "Who may lead")::
 
@@ -21,9 +26,9 @@ The verdict (DESIGN §6, "Who may lead")::
               at the very end, nothing below the checkpointed high watermark or recovery point
     suspect   everything else; and whatever was suspect or missing at an earlier opening, until ``Log.trust``; and after a failed flush
 
-A failed flush leaves bytes in the page cache that count as written and are on no disk. The log that met it says so in its
-checkpoint. The next opening scans from the recovery point, which no failed flush has moved, and writes what is whole
-again, so that the next flush puts it on the disk.
+A failed flush leaves bytes in the page cache that count as written and are on no disk. The log that
+met it says so in its checkpoint. The next opening scans from the recovery point, which no failed
+flush has moved, and writes what is whole again, so that the next flush puts it on the disk.
 """
 
 from __future__ import annotations
@@ -84,7 +89,8 @@ def tidy(files: Files, directory: str, report: RecoveryReport) -> list[int]:
         if name.endswith((".deleted", ".cleaned", ".tmp")):
             remove(name)
         elif name.endswith(".swap"):
-            # A swap beside an unfinished cleaning at or below it is part of a split that was not finished either.
+            # A swap beside an unfinished cleaning at or below it is part of a split that was not
+            # finished either.
             if cleaned and int(name[:20]) >= min(cleaned):
                 remove(name)
             elif name.endswith(".log.swap"):
@@ -145,10 +151,12 @@ def recover_segments(
     epochs: LeaderEpochs,
     report: RecoveryReport,
 ) -> int:
-    """Leave the segments that are usable in the list, sealed, with right indexes; returns the log's end offset. Cuts what is not.
+    """Leave the segments that are usable in the list, sealed, with right indexes; returns the log's
+    end offset. Cuts what is not.
 
-    ``may_have_gaps``: anywhere between two segments, not only where the checkpoint says that all is flushed or cleaned.
-    The segments may hold files open afterwards, also where this raises: closing them is up to the caller.
+    ``may_have_gaps``: anywhere between two segments, not only where the checkpoint says that all is
+    flushed or cleaned. The segments may hold files open afterwards, also where this raises: closing
+    them is up to the caller.
     """
     clean = checkpoint is not None and checkpoint.clean
     is_as_left = clean and (end_offset := _clean_end(segments, report, config, checkpoint)) == _recovery_point(
@@ -161,7 +169,8 @@ def recover_segments(
         report.cut_reason = "the log, or its leader epochs, are not what the clean stop left"
         report.cut_is_one_incomplete_batch = False
     recovery_point = 0 if checkpoint is None or clean else checkpoint.recovery_point
-    # After a loss of power the indexes of a segment that was sealed just at the recovery point may not have reached the disk.
+    # After a loss of power the indexes of a segment that was sealed just at the recovery point may
+    # not have reached the disk.
     same_boot = checkpoint is not None and checkpoint.boot_id == boot_id
     reach = recovery_point if same_boot else recovery_point - 1
     first = max((number for number, s in enumerate(segments) if s.base_offset <= reach), default=0)
@@ -201,7 +210,8 @@ def _scan_from(
     sound_end: int,
     report: RecoveryReport,
 ) -> int:
-    """Scan the segments from number ``first`` on, and remove those behind the first fault; returns the offset where the log ends.
+    """Scan the segments from number ``first`` on, and remove those behind the first fault; returns
+    the offset where the log ends.
 
     A segment above ``sound_end`` has to begin where the one before it ends.
     """
@@ -226,7 +236,9 @@ def _scan_from(
 
 
 def _are_named(found: Sequence[EpochEntry], noted: Sequence[EpochEntry]) -> bool:
-    """Whether the file has these epochs. Of those below its first entry, which starts where the log did, it knows the latest only."""
+    """Whether the file has these epochs. Of those below its first entry, which starts where the log
+    did, it knows the latest only.
+    """
     first = noted[0]
     return all(
         entry in noted or (entry.start_offset <= first.start_offset and entry.epoch <= first.epoch) for entry in found
@@ -241,7 +253,8 @@ def _recovery_point(checkpoint: ReplicaCheckpoint | None) -> int:
 def _has_other_epochs(segments: Sequence[Segment], epochs: LeaderEpochs, config: LogConfig) -> bool:
     """Whether an epoch does not begin in these segments, but the last, where the file says it does.
 
-    The file has no checksum, and followers cut their logs by it. Its first entry is left out, for it moves with the log's start.
+    The file has no checksum, and followers cut their logs by it. Its first entry is left out, for
+    it moves with the log's start.
     """
     if config.compacts:
         return False
@@ -255,7 +268,9 @@ def _has_other_epochs(segments: Sequence[Segment], epochs: LeaderEpochs, config:
 
 
 def _place_of(segments: Sequence[Segment], offset: int) -> tuple[int, int] | None:
-    """Base offset and leader epoch of the batch that holds ``offset``; None if there is none that can be read."""
+    """Base offset and leader epoch of the batch that holds ``offset``; None if there is none that
+    can be read.
+    """
     segment = next(each for each in reversed(segments) if each.base_offset <= offset)
     try:
         for _, batch in segment.scan(segment.offset_index.lookup(offset)[1]):
@@ -269,9 +284,11 @@ def _place_of(segments: Sequence[Segment], offset: int) -> tuple[int, int] | Non
 
 
 def _first_cut(segments: Sequence[Segment], config: LogConfig, cleaner_point: int) -> int | None:
-    """The number of the first of these, but the last, that no longer ends where the next one begins; None if all do.
+    """The number of the first of these, but the last, that no longer ends where the next one
+    begins; None if all do.
 
-    Reads what lies behind each one's last index entry. Compaction may have left a gap in front of the next segment.
+    Reads what lies behind each one's last index entry. Compaction may have left a gap in front of
+    the next segment.
     """
     for number, segment in enumerate(segments[:-1]):
         next_base = segments[number + 1].base_offset
@@ -420,7 +437,8 @@ def _fault_of(batch: BatchView, segment: Segment, expected: int, gapless_from: i
 def _cut(
     segment: Segment, end: int, expected: int, next_base: int | None, reason: str, report: RecoveryReport
 ) -> str | None:
-    """Cut the segment at byte ``end``, where the offset ``expected`` is next; returns why the log ends here, None if it does not.
+    """Cut the segment at byte ``end``, where the offset ``expected`` is next; returns why the log
+    ends here, None if it does not.
 
     Zeros alone are no reason, unless records are missing before the next segment.
     """
@@ -441,7 +459,9 @@ def _cut(
 
 
 def _bytes_before_zeros(segment: Segment, start: int) -> int:
-    """How many bytes lie behind ``start`` without the zeros at the very end: preallocated, or never flushed."""
+    """How many bytes lie behind ``start`` without the zeros at the very end: preallocated, or never
+    flushed.
+    """
     end = segment.size
     while end > start:
         size = min(len(_ZEROS), end - start)
@@ -454,7 +474,9 @@ def _bytes_before_zeros(segment: Segment, start: int) -> int:
 
 
 def _is_one_incomplete_batch(segment: Segment, position: int, tail: int, expected: int) -> bool:
-    """Whether the bytes behind ``position`` can be the start of one batch, the next one, and no more."""
+    """Whether the bytes behind ``position`` can be the start of one batch, the next one, and no
+    more.
+    """
     head = segment.file.read_at(position, min(LOG_OVERHEAD, tail))
     if len(head) < LOG_OVERHEAD:
         return True

@@ -17,7 +17,9 @@ Found = tuple[int, int, int]
 
 @dataclass(slots=True)
 class AppendResult:
-    """Where records went. ``log_append_time_ms`` −1 unless the topic stamps them; a duplicate names its first append."""
+    """Where records went. ``log_append_time_ms`` −1 unless the topic stamps them; a duplicate names
+    its first append.
+    """
 
     base_offset: int
     last_offset: int
@@ -28,7 +30,9 @@ class AppendResult:
 
 @dataclass(slots=True)
 class LogSlice:
-    """Whole batches. ``base_offset`` is the first batch's (at or below what was asked for), ``next_offset`` follows the last one."""
+    """Whole batches. ``base_offset`` is the first batch's (at or below what was asked for),
+    ``next_offset`` follows the last one.
+    """
 
     records: Buffer
     base_offset: int

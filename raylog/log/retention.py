@@ -1,14 +1,15 @@
 """Which old segments may go [L20]: rules over facts, and their end (``delete_old_segments``).
 
-A segment is deletable by the first rule that takes it, always a run from the oldest on, and never a record at or above
-the high watermark::
+A segment is deletable by the first rule that takes it, always a run from the oldest on, and never a
+record at or above the high watermark::
 
     log start   the next segment's base offset is at or below the log start offset (TV-7)
     size        total − retention.bytes is still at least the segment's size (TV-6)
     time        now − largest timestamp in it > retention.ms (file's modification time where no record has one)
 
-The active segment goes only with all others; the log rolls first, so that there is always one. An empty active segment stays.
-A topic that only compacts keeps its segments except those below the log start offset.
+The active segment goes only with all others; the log rolls first, so that there is always one. An
+empty active segment stays. A topic that only compacts keeps its segments except those below the log
+start offset.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def facts_of(segments: Segments, log_end_offset: int, files: Files) -> list[Segm
 
 
 def newest_ms(segment: Segment, files: Files) -> int:
-    """The largest timestamp in a segment, or when its file was last written where no record has one."""
+    """The largest timestamp in a segment, or when its file was last written where no record has
+    one.
+    """
     if segment.largest_timestamp >= 0:
         return segment.largest_timestamp
     return files.modified_ms(segment.path + ".log" + segment.suffix)
@@ -108,7 +111,8 @@ def delete_old_segments(log: Log, wall_ms: int) -> list[int]:
     if count == len(segments):
         log.roll(wall_ms)
     if segments.names_changed or not log.snapshots.are_flushed:
-        # Only the snapshot where the log begins then tells of the producers before it, and no flush has come by since the roll.
+        # Only the snapshot where the log begins then tells of the producers before it, and no flush
+        # has come by since the roll.
         log.flushes.flush_snapshots()
     new_start = max(log.log_start_offset, segments.base_offsets[count])
     if new_start > log.log_start_offset:

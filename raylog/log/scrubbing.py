@@ -1,15 +1,16 @@
 """Reading a log through to find damage: bytes that the disk changed after they were written.
 
-A ``Scrubbing`` is made on the loop and holds what the log consisted of at that moment. ``step`` reads on by at most
-``STEP_BYTES`` and may run in another thread while the log is written, rolled, cut, compacted and deleted: it opens files of its
-own and takes nothing from the log. ``found`` runs on the loop again and says what damage there is in the log as it is by then.
+A ``Scrubbing`` is made on the loop and holds what the log consisted of at that moment. ``step``
+reads on by at most ``STEP_BYTES`` and may run in another thread while the log is written, rolled,
+cut, compacted and deleted: it opens files of its own and takes nothing from the log. ``found`` runs
+on the loop again and says what damage there is in the log as it is by then.
 
-Checked of every batch: its CRC; what the CRC does not cover (length, base offset, leader epoch) against its neighbours, the epoch
-history and the end of the log. Where the offsets of two batches contradict each other, the one that does not follow its own
-predecessor is the damaged one.
+Checked of every batch: its CRC; what the CRC does not cover (length, base offset, leader epoch)
+against its neighbours, the epoch history and the end of the log. Where the offsets of two batches
+contradict each other, the one that does not follow its own predecessor is the damaged one.
 
-The damage that is reported is the first one. ``Damage.offset`` is where the good records before it end: everything below it in that
-segment was found whole.
+The damage that is reported is the first one. ``Damage.offset`` is where the good records before it
+end: everything below it in that segment was found whole.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _URGENT_SEGMENTS = 2  # a read goes on in the next segment where compaction has 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One place in a segment's file, named by ``path``, where a batch was expected and none is whole."""
+    """One place in a segment's file, named by ``path``, where a batch was expected and none is
+    whole.
+    """
 
     path: str
     position: int
@@ -104,7 +107,9 @@ class Scrubbing:
             self._expected = self._parts[self._number].segment.base_offset
 
     def step(self) -> bool:
-        """Read on; False at the end, which is also the first damage. OSError if the disk cannot be read."""
+        """Read on; False at the end, which is also the first damage. OSError if the disk cannot be
+        read.
+        """
         try:
             if self.damage is None and self._number < len(self._parts):
                 self._step(self._parts[self._number])
@@ -187,7 +192,9 @@ class Scrubbing:
             self._begin_part()
 
     def _contradict(self, part: _Part, position: int, reason: str) -> None:
-        """Offsets do not fit together: the batch before is to blame if it does not follow its own predecessor."""
+        """Offsets do not fit together: the batch before is to blame if it does not follow its own
+        predecessor.
+        """
         self._report(part, *(self._previous or (position, self._expected)), reason)
 
     def _report(self, part: _Part, position: int, offset: int, reason: str) -> None:
@@ -196,13 +203,17 @@ class Scrubbing:
             self.damage = Damage(_path(part.segment), position, offset, reason)
 
     def found(self) -> Damage | None:
-        """The damage that the log has now: what was seen in bytes that are no longer the log's, or were being cut, is none."""
+        """The damage that the log has now: what was seen in bytes that are no longer the log's, or
+        were being cut, is none.
+        """
         if self.damage is None or self.damaged is None or not self._is_unchanged(self.damaged):
             return None
         return self.damage if _path(self.damaged) == self.damage.path else None
 
     def of_index(self) -> Damage | None:
-        """Reading failed though every batch is whole: the index of the first segment is wrong. None if that segment is gone."""
+        """Reading failed though every batch is whole: the index of the first segment is wrong. None
+        if that segment is gone.
+        """
         first = self._parts[0].segment
         if self.damage is not None or not self._is_unchanged(first):
             return None
@@ -217,7 +228,8 @@ def _path(segment: Segment) -> str:
 
 
 def drop(log: Log, damage: Damage) -> None:
-    """Cut the log where the damage begins: what is gone has to be copied from a leader. OSError if the disk fails.
+    """Cut the log where the damage begins: what is gone has to be copied from a leader. OSError if
+    the disk fails.
 
     A log that other segments' offsets do not bear out, and a compacted one, is emptied.
     """

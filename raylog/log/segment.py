@@ -1,23 +1,30 @@
 """One segment of a log: ``<base offset>.log`` with its two indexes, as Apache Kafka writes them.
 
-Owns the file's bytes and their index entries; knows nothing of validation, producers, epochs or other segments. The newest segment of
-a log is *active*: appended to, indexes preallocated. ``seal`` trims them when the log rolls or closes. Files are opened when they are first
-used and can be closed again at any time (``rest``), also those of an active segment. A segment that is part of a log that serves has
-an account of open files (``open_files``), which closes them when others have been used since.
+Owns the file's bytes and their index entries; knows nothing of validation, producers, epochs or
+other segments. The newest segment of a log is *active*: appended to, indexes preallocated. ``seal``
+trims them when the log rolls or closes. Files are opened when they are first used and can be closed
+again at any time (``rest``), also those of an active segment. A segment that is part of a log that
+serves has an account of open files (``open_files``), which closes them when others have been used
+since.
 
-Index entries (both indexes, every ``index.interval.bytes``) name a batch by its last offset: ``(last offset, position)`` and
-``(largest timestamp so far, last offset of the batch that brought it)``. A short memory of ``offset → position`` (where reads ended
-and appends began) lets followers and sequential readers skip the lookup.
+Index entries (both indexes, every ``index.interval.bytes``) name a batch by its last offset:
+``(last offset, position)`` and ``(largest timestamp so far, last offset of the batch that brought
+it)``. A short memory of ``offset → position`` (where reads ended and appends began) lets followers
+and sequential readers skip the lookup.
 
-Damage: ``read`` checks the CRC of every batch that it returns. It ends before one that is damaged, and raises CorruptBatch, with the
-position in the file, where that is the first. Lengths that cannot be right end every walk with CorruptBatch.
+Damage: ``read`` checks the CRC of every batch that it returns. It ends before one that is damaged,
+and raises CorruptBatch, with the position in the file, where that is the first. Lengths that cannot
+be right end every walk with CorruptBatch.
 
-Reading methods take ``in_memory``: they raise NotInMemory rather than wait for the disk, and leave everything as it was. The last few
-megabytes that this process appended are taken to be in the page cache and read without asking: that is most reads, and asking costs.
+Reading methods take ``in_memory``: they raise NotInMemory rather than wait for the disk, and leave
+everything as it was. The last few megabytes that this process appended are taken to be in the page
+cache and read without asking: that is most reads, and asking costs.
 
-Invariants: ``size`` is the end of the last whole batch, also where the file is longer (preallocated); every batch's offsets lie in
-``[base_offset, base_offset + 2**31)``; ``largest_timestamp`` is the maximum of all batches' max timestamps, −1 if none has one;
-``flushed`` is only ever true of a sealed segment; ``0 <= _written_from <= size``, and it is set on the active one only.
+Invariants: ``size`` is the end of the last whole batch, also where the file is longer
+(preallocated); every batch's offsets lie in ``[base_offset, base_offset + 2**31)``;
+``largest_timestamp`` is the maximum of all batches' max timestamps, −1 if none has one; ``flushed``
+is only ever true of a sealed segment; ``0 <= _written_from <= size``, and it is set on the active
+one only.
 """
 
 from __future__ import annotations
@@ -125,14 +132,18 @@ class Segment:
 
     @classmethod
     def load(cls, files: Files, directory: str, base_offset: int) -> Segment:
-        """A sealed segment as the disk holds it; ``index_fault`` says whether its indexes can be used."""
+        """A sealed segment as the disk holds it; ``index_fault`` says whether its indexes can be
+        used.
+        """
         path = f"{directory}/{base_offset:020d}.log"
         segment = cls(files, directory, base_offset, created_ms=files.modified_ms(path))
         segment.size = files.size(path)
         return segment
 
     def load_indexes(self) -> str | None:
-        """Take the index files as they are; returns why they have to be rebuilt, None if they need not."""
+        """Take the index files as they are; returns why they have to be rebuilt, None if they need
+        not.
+        """
         try:
             self.offset_index.file.load_sealed()
             self.time_index.file.load_sealed()
@@ -175,14 +186,18 @@ class Segment:
         self._written_from = self.size
 
     def write_indexes(self) -> None:
-        """Add the last time index entry and hand all entries to the files, so that ``seal`` needs no more room on the disk."""
+        """Add the last time index entry and hand all entries to the files, so that ``seal`` needs
+        no more room on the disk.
+        """
         if not self.sealed:
             self.time_index.maybe_append(self.largest_timestamp, self.offset_of_largest_timestamp)
             self.offset_index.file.write()
             self.time_index.file.write()
 
     def seal(self) -> None:
-        """No appends from here: every file is trimmed to what it holds. Where that fails, the segment stays active."""
+        """No appends from here: every file is trimmed to what it holds. Where that fails, the
+        segment stays active.
+        """
         if self.sealed:
             return
         self.write_indexes()
@@ -234,9 +249,11 @@ class Segment:
         self.time_index.file.close()
 
     def flush(self) -> None:
-        """fdatasync through handles of its own, so that it can run in another thread. Files that are gone are no error.
+        """fdatasync through handles of its own, so that it can run in another thread. Files that
+        are gone are no error.
 
-        The active segment's indexes are left out: they are rebuilt after every unclean stop. A sealed one is done but once.
+        The active segment's indexes are left out: they are rebuilt after every unclean stop. A
+        sealed one is done but once.
         """
         if self.flushed:
             return
@@ -256,7 +273,8 @@ class Segment:
     def rewrite_from(self, offset: int) -> None:
         """Write the log file's bytes from the batch that reaches ``offset`` once more, as they are.
 
-        After a failed flush they may be in the page cache only, where no later flush would find anything to write.
+        After a failed flush they may be in the page cache only, where no later flush would find
+        anything to write.
         """
         found = self.locate(offset)
         position = self.size if found is None else found[0]
@@ -266,7 +284,9 @@ class Segment:
 
     @property
     def flushed(self) -> bool:
-        """Whether all of it is on the disk, for good. False while it is active, and after a cut made it active again."""
+        """Whether all of it is on the disk, for good. False while it is active, and after a cut
+        made it active again.
+        """
         return self._flushed_life == self._life
 
     def file_names(self) -> list[str]:
@@ -275,7 +295,9 @@ class Segment:
         return [path for path in paths if self._files.exists(path)]
 
     def rename(self, suffix: str) -> None:
-        """Let the files' names end in ``suffix``. The log is renamed last: what ``tidy`` finds of it says how far this got."""
+        """Let the files' names end in ``suffix``. The log is renamed last: what ``tidy`` finds of
+        it says how far this got.
+        """
         for kind in reversed(SUFFIXES):
             if self._files.exists(self.path + kind + self.suffix):
                 self._files.replace(self.path + kind + self.suffix, self.path + kind + suffix)
@@ -288,7 +310,9 @@ class Segment:
     def should_roll(
         self, config: LogConfig, *, incoming_bytes: int, last_offset: int, max_timestamp: int, wall_ms: int
     ) -> bool:
-        """Kafka's ``LogSegment.shouldRoll``: by size, age (records' timestamps if there are any), full index, offset range."""
+        """Kafka's ``LogSegment.shouldRoll``: by size, age (records' timestamps if there are any),
+        full index, offset range.
+        """
         if last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if not self.size:
@@ -307,7 +331,8 @@ class Segment:
     def append(
         self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, int, int, int]], *, interval_bytes: int
     ) -> None:
-        """Write whole batches at the end. ``batches`` gives (base offset, last offset, size, max timestamp) of each, as stamped.
+        """Write whole batches at the end. ``batches`` gives (base offset, last offset, size, max
+        timestamp) of each, as stamped.
 
         On OSError the file is cut back to where it was before the error is raised again.
         """
@@ -342,7 +367,8 @@ class Segment:
         self.bytes_since_index_entry += size
 
     def truncate_to(self, offset: int) -> int | None:
-        """Cut the active segment before the first batch that reaches ``offset``; returns that batch's base offset.
+        """Cut the active segment before the first batch that reaches ``offset``; returns that
+        batch's base offset.
 
         None if no batch reaches it: nothing is cut.
         """
@@ -370,7 +396,9 @@ class Segment:
         self._recompute_largest_timestamp()
 
     def _recompute_largest_timestamp(self) -> None:
-        """Both indexes got their entries for the same batches: what the offset index names last, the time index accounts for."""
+        """Both indexes got their entries for the same batches: what the offset index names last,
+        the time index accounts for.
+        """
         self.largest_timestamp, self.offset_of_largest_timestamp = self.time_index.last()
         start = self.offset_index.last_position()
         if self.time_index.file.count == self.time_index.file.max_count:  # it may have had no room for what came later
@@ -395,7 +423,9 @@ class Segment:
         return self.first_timestamp
 
     def locate(self, offset: int, *, in_memory: bool = False) -> tuple[int, int, int] | None:
-        """(position, base offset, size) of the first batch whose last offset is at least ``offset``; None if there is none."""
+        """(position, base offset, size) of the first batch whose last offset is at least
+        ``offset``; None if there is none.
+        """
         position = self._start_for(offset, in_memory)
         for start, base_offset, last_offset, size in self._walk(position, in_memory):
             if last_offset >= offset:
@@ -463,8 +493,9 @@ class Segment:
         return memoryview(chunk)[start:end], base_offset, next_offset
 
     def _known_batch(self, chunk: Buffer, position: int, start: int, stop: int, end_offset: int) -> int:
-        """Where in a chunk, which was read at ``position``, a batch begins that may be returned with all before it, as far on as the
-        index knows one: else ``start``. Walking over thousands of small batches would cost more than reading them.
+        """Where in a chunk, which was read at ``position``, a batch begins that may be returned
+        with all before it, as far on as the index knows one: else ``start``. Walking over thousands
+        of small batches would cost more than reading them.
         """
         try:
             for offset, at in self.offset_index.last_entries(position + stop - 1, end_offset - 1):
@@ -483,7 +514,8 @@ class Segment:
     def scan(
         self, position: int = 0, end: int | None = None, *, in_memory: bool = False
     ) -> Iterator[tuple[int, BatchView]]:
-        """Every whole batch from a batch's position on, with its position. Raises CorruptBatch; CRCs are the caller's to check.
+        """Every whole batch from a batch's position on, with its position. Raises CorruptBatch;
+        CRCs are the caller's to check.
 
         Reads in large pieces; a view is good only until the next one is asked for.
         """
@@ -507,7 +539,9 @@ class Segment:
             position += at
 
     def _walk(self, position: int, in_memory: bool) -> Iterator[tuple[int, int, int, int]]:
-        """(position, base offset, last offset, size) of each batch from a batch's position on, reading little."""
+        """(position, base offset, last offset, size) of each batch from a batch's position on,
+        reading little.
+        """
         while position < self.size:
             chunk = self.file.read_at(position, min(_WALK_BYTES, self.size - position), in_memory=in_memory)
             at = 0
@@ -525,7 +559,9 @@ class Segment:
     def _read_from_located(
         self, offset: int, max_bytes: int, in_memory: bool
     ) -> tuple[bytes | bytearray, int, int, int] | None:
-        """The first batch that reaches ``offset``, and more: (bytes, position, base offset, size of the batch); None if none does."""
+        """The first batch that reaches ``offset``, and more: (bytes, position, base offset, size of
+        the batch); None if none does.
+        """
         found = self.locate(offset, in_memory=in_memory)
         if found is None:
             return None
@@ -534,7 +570,9 @@ class Segment:
         return self.file.read_at(position, wanted, in_memory=in_memory), position, base_offset, size
 
     def _read_whole(self, position: int, size: int, in_memory: bool) -> bytes | bytearray:
-        """The batch of ``size`` bytes at ``position``. Raises CorruptBatch if the file ends within it."""
+        """The batch of ``size`` bytes at ``position``. Raises CorruptBatch if the file ends within
+        it.
+        """
         chunk = self.file.read_at(position, size, in_memory=in_memory)
         if len(chunk) < size:
             raise self._damaged(position, f"the file has {len(chunk)} of its {size} bytes")

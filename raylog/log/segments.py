@@ -1,8 +1,9 @@
 """The segments of one log, ordered by base offset: how the list grows, shrinks and ages.
 
-Owns which segment is active, and which files wait under ``.deleted`` for their removal. Which segments keep their files open is a
-matter of all logs of the process (``OpenFiles``). The list is replaced, never changed in place, so that a flush in another thread can
-walk the one it saw. Knows nothing of offsets beyond base offsets, nor of producers, epochs or checkpoints.
+Owns which segment is active, and which files wait under ``.deleted`` for their removal. Which
+segments keep their files open is a matter of all logs of the process (``OpenFiles``). The list is
+replaced, never changed in place, so that a flush in another thread can walk the one it saw. Knows
+nothing of offsets beyond base offsets, nor of producers, epochs or checkpoints.
 
 Invariants: never empty; base offsets ascend strictly; all segments but the last are sealed.
 """
@@ -75,12 +76,16 @@ class Segments:
         return self.all[max(0, bisect_right(self.base_offsets, offset) - 1) :]
 
     def not_below(self, offset: int) -> list[Segment]:
-        """The segments that hold offsets at or above ``offset − 1``. Thread safe: it looks at one list only."""
+        """The segments that hold offsets at or above ``offset − 1``. Thread safe: it looks at one
+        list only.
+        """
         segments = self.all
         return segments[max(0, bisect_left(segments, offset, key=lambda each: each.base_offset) - 1) :]
 
     def warm(self, segment: Segment) -> None:
-        """About to read or write: its files stay open longer than those of others that were used before."""
+        """About to read or write: its files stay open longer than those of others that were used
+        before.
+        """
         if not segment.is_resting:
             self._open_files.use(segment)
 
@@ -92,7 +97,9 @@ class Segments:
     # ------------------------------------------------------------------ growing
 
     def roll(self, base_offset: int, *, config: LogConfig, wall_ms: int) -> None:
-        """Seal the active segment and start another. Whatever raises leaves the active one as it was."""
+        """Seal the active segment and start another. Whatever raises leaves the active one as it
+        was.
+        """
         old = self.active
         old.write_indexes()
         new = self._create(base_offset, config, wall_ms)
@@ -104,14 +111,18 @@ class Segments:
         self._set([*self.all, new])
 
     def start_over(self, base_offset: int, *, config: LogConfig, wall_ms: int) -> None:
-        """Remove every segment and start at ``base_offset``. Synced in two steps: no loss of power may mix the old with the new."""
+        """Remove every segment and start at ``base_offset``. Synced in two steps: no loss of power
+        may mix the old with the new.
+        """
         self._unlink(self.all)
         self._files.sync_directory(self._directory)
         self._set([self._create(base_offset, config, wall_ms)])
         self._files.sync_directory(self._directory)
 
     def _create(self, base_offset: int, config: LogConfig, wall_ms: int) -> Segment:
-        """The caller puts it into the list; a flush that finds it there finds ``names_changed``, too."""
+        """The caller puts it into the list; a flush that finds it there finds ``names_changed``,
+        too.
+        """
         try:
             segment = Segment.create(
                 self._files,
@@ -126,14 +137,17 @@ class Segments:
                 self._files.remove(f"{self._directory}/{base_offset:020d}{suffix}")
             raise
         segment.account_with(self._open_files)
-        # Only now: a flush in another thread that saw it earlier would sync the directory before the files are in it.
+        # Only now: a flush in another thread that saw it earlier would sync the directory before
+        # the files are in it.
         self.names_changed = True
         return segment
 
     # ------------------------------------------------------------------ shrinking
 
     def keep_below(self, offset: int, *, config: LogConfig) -> None:
-        """Remove the segments that start above ``offset``, the last first; the one that is left at the end becomes active."""
+        """Remove the segments that start above ``offset``, the last first; the one that is left at
+        the end becomes active.
+        """
         keep = bisect_right(self.base_offsets, offset)
         assert keep > 0, (offset, self.base_offsets)
         self._unlink(self.all[keep:])
@@ -143,7 +157,9 @@ class Segments:
         self._set(self.all[:keep])
 
     def rename_oldest(self, count: int, wall_ms: int) -> list[int]:
-        """Take the oldest segments out of the list and rename their files to ``.deleted``; returns their base offsets."""
+        """Take the oldest segments out of the list and rename their files to ``.deleted``; returns
+        their base offsets.
+        """
         gone = self.all[:count]
         self._set(self.all[count:])
         for segment in gone:
@@ -155,7 +171,9 @@ class Segments:
         return [segment.base_offset for segment in gone]
 
     def exchange(self, old: Sequence[Segment], new: Segment) -> list[str]:
-        """Put a cleaner's segment in the place of those that it was made of; returns their files, renamed to ``.deleted``."""
+        """Put a cleaner's segment in the place of those that it was made of; returns their files,
+        renamed to ``.deleted``.
+        """
         at = self.all.index(old[0])
         assert self.all[at : at + len(old)] == list(old) and new.sealed, (old[0].base_offset, self.base_offsets)
         new.account_with(self._open_files)
@@ -170,7 +188,9 @@ class Segments:
         return paths
 
     def remove_renamed(self, wall_ms: int, delay_ms: int) -> int:
-        """Remove the files that were renamed at least ``delay_ms`` ago; returns how many. May run in another thread."""
+        """Remove the files that were renamed at least ``delay_ms`` ago; returns how many. May run
+        in another thread.
+        """
         count = 0
         with self._removing:
             while self._renamed and wall_ms - self._renamed[0][0] >= delay_ms:
@@ -192,7 +212,9 @@ class Segments:
             segment.account_with(None)
 
     def close(self) -> None:
-        """Close every file, and let ``remove_renamed`` in another thread remove no more: the next opening does."""
+        """Close every file, and let ``remove_renamed`` in another thread remove no more: the next
+        opening does.
+        """
         with self._removing:
             self._renamed.clear()
         for segment in self.all:

@@ -1,9 +1,11 @@
-"""The time index of one segment (``<base offset>.timeindex``): from a timestamp to the offset where it was reached.
+"""The time index of one segment (``<base offset>.timeindex``): from a timestamp to the offset where
+it was reached.
 
-Layout: entries of 12 bytes, big-endian: ``timestamp i64`` (the largest so far in the segment), ``relative offset i32`` (last offset
-of the batch that brought it − base offset). Timestamps strictly ascend; a timestamp that is no larger adds no entry. The last slot is
-kept for the entry that is written when the segment is rolled or closed, so the last entry always gives a sealed segment's largest
-timestamp.
+Layout: entries of 12 bytes, big-endian: ``timestamp i64`` (the largest so far in the segment),
+``relative offset i32`` (last offset of the batch that brought it − base offset). Timestamps
+strictly ascend; a timestamp that is no larger adds no entry. The last slot is kept for the entry
+that is written when the segment is rolled or closed, so the last entry always gives a sealed
+segment's largest timestamp.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class TimeIndex:
         return timestamp, self.base_offset + relative
 
     def lookup(self, timestamp: int, *, in_memory: bool = False) -> tuple[int, int]:
-        """``(timestamp, offset)`` of the greatest entry at or below ``timestamp``; ``(−1, base offset)`` if there is none.
+        """``(timestamp, offset)`` of the greatest entry at or below ``timestamp``; ``(−1, base
+        offset)`` if there is none.
 
         Every record before that offset is older than, or as old as, the entry.
         """
@@ -57,7 +60,9 @@ class TimeIndex:
         self.file.keep(self.file.floor(1, offset - self.base_offset - 1) + 1)
 
     def fault(self) -> str | None:
-        """Why a sealed index cannot be trusted, or None. Looks at the length and at the first and last entry."""
+        """Why a sealed index cannot be trusted, or None. Looks at the length and at the first and
+        last entry.
+        """
         if not self.file.is_whole():
             return "its length is no multiple of 12"
         if self.file.count > 1:

@@ -1,7 +1,8 @@
-"""Finding records by time in the segments of a log: ListOffsets with a timestamp, and the record with the largest one (KIP-734).
+"""Finding records by time in the segments of a log: ListOffsets with a timestamp, and the record
+with the largest one (KIP-734).
 
-Reads only; ``in_memory`` as for ``Log.read``. Damage raises CorruptBatch, also in a batch that is passed over: its timestamps can't be
-believed, and a later record would be found instead.
+Reads only; ``in_memory`` as for ``Log.read``. Damage raises CorruptBatch, also in a batch that is
+passed over: its timestamps can't be believed, and a later record would be found instead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from raylog.records.corrupt import CorruptBatch
 def first_at_or_after(
     segments: Segments, timestamp: int, *, start_offset: int, end_offset: int, in_memory: bool
 ) -> Found | None:
-    """The first record in ``[start_offset, end_offset)`` whose timestamp is at least this; None if none is."""
+    """The first record in ``[start_offset, end_offset)`` whose timestamp is at least this; None if
+    none is.
+    """
     for segment in segments:
         if segment.base_offset >= end_offset:
             break
@@ -49,7 +52,8 @@ def latest_in_time(segments: Segments, *, start_offset: int, end_offset: int, in
         )
         if found is not None:
             return found
-        # It was that of a batch that compaction has emptied, or of one outside of the range: the largest below it, then.
+        # It was that of a batch that compaction has emptied, or of one outside of the range: the
+        # largest below it, then.
         largest = max(
             (
                 batch.max_timestamp

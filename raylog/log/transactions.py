@@ -1,10 +1,13 @@
-"""The transactions of one log: where the stable part of the log ends, and which transactions were aborted.
+"""The transactions of one log: where the stable part of the log ends, and which transactions were
+aborted.
 
-A batch of a transaction may be read by a consumer with ``isolation.level=read_committed`` once the transaction has ended and
-its marker is below the high watermark. The *last stable offset* is where the first transaction starts for which that does not
-hold, or the high watermark. Aborted transactions stay in the log; their consumers get a list of them and leave them out.
+A batch of a transaction may be read by a consumer with ``isolation.level=read_committed`` once the
+transaction has ended and its marker is below the high watermark. The *last stable offset* is where
+the first transaction starts for which that does not hold, or the high watermark. Aborted
+transactions stay in the log; their consumers get a list of them and leave them out.
 
-The list is kept in Kafka's files, one per segment that has an abort marker, so that a folder can go back and forth::
+The list is kept in Kafka's files, one per segment that has an abort marker, so that a folder can go
+back and forth::
 
     <base offset>.txnindex    per aborted transaction, in the order of their markers, big-endian:
         version               i16  0
@@ -13,11 +16,13 @@ The list is kept in Kafka's files, one per segment that has an abort marker, so 
         last offset           i64  of the marker
         last stable offset    i64  after the marker: no transaction that starts below it is open
 
-All of it is held in memory too, in 32 bytes per aborted transaction. The file is written before the marker is, so no marker is
-without its entry; an entry without its marker is written over by the next one. Files of segments that recovery had to scan are
-not trusted: if those hold markers, all entries are found anew by a walk over the log's batch headers.
+All of it is held in memory too, in 32 bytes per aborted transaction. The file is written before the
+marker is, so no marker is without its entry; an entry without its marker is written over by the
+next one. Files of segments that recovery had to scan are not trusted: if those hold markers, all
+entries are found anew by a walk over the log's batch headers.
 
-Invariants (``check``): entries ascend by last offset; open transactions are those that the producers' states name.
+Invariants (``check``): entries ascend by last offset; open transactions are those that the
+producers' states name.
 """
 
 from __future__ import annotations
@@ -55,7 +60,9 @@ class AbortedEntry(NamedTuple):
 
 
 class Transactions:
-    """See the module. ``producers`` are the log's; they name the transactions that are open when the log is opened or cut."""
+    """See the module. ``producers`` are the log's; they name the transactions that are open when
+    the log is opened or cut.
+    """
 
     __slots__ = ("_ended", "_entries", "_files", "_last_offsets", "_open", "_producers")
 
@@ -81,7 +88,9 @@ class Transactions:
         return min(high_watermark, *self._open.values(), *(first for first, _ in ended))
 
     def aborted(self, offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
-        """(producer id, first offset) of every aborted transaction that may have records in ``[offset, end_offset)``."""
+        """(producer id, first offset) of every aborted transaction that may have records in
+        ``[offset, end_offset)``.
+        """
         found = []
         for number in range(bisect_left(self._last_offsets, offset), len(self._last_offsets)):
             entry = self._entry(number)
@@ -102,7 +111,9 @@ class Transactions:
     # ------------------------------------------------------------------ appending
 
     def write(self, batches: Iterable[BatchView], segment: Segment) -> None:
-        """Write the entries of the abort markers among transactional batches that are about to be appended to ``segment``."""
+        """Write the entries of the abort markers among transactional batches that are about to be
+        appended to ``segment``.
+        """
         data = b"".join(entry.encode() for entry in _aborted(batches, dict(self._open)))
         if data:
             position = ENTRY.size * (len(self._last_offsets) - bisect_left(self._last_offsets, segment.base_offset))
@@ -129,8 +140,8 @@ class Transactions:
     ) -> None:
         """Of a log that is being opened; its producers' states are known.
 
-        ``scanned_from`` is the base offset of the first segment that recovery scanned, None after a clean stop; ``has_markers``
-        says whether it met a marker there.
+        ``scanned_from`` is the base offset of the first segment that recovery scanned, None after a
+        clean stop; ``has_markers`` says whether it met a marker there.
         """
         trusted = [each for each in segments if scanned_from is None or each.base_offset < scanned_from]
         if has_markers or not all(map(self._read, trusted)):
@@ -172,7 +183,9 @@ class Transactions:
                 self._files.write_file(path, data)
 
     def _find_ended(self, segments: Sequence[Segment], high_watermark: int) -> None:
-        """The transactions whose markers are not below the high watermark yet. Where there is no such marker, little is read."""
+        """The transactions whose markers are not below the high watermark yet. Where there is no
+        such marker, little is read.
+        """
         first = max((number for number, each in enumerate(segments) if each.base_offset <= high_watermark), default=0)
         behind = (batch for segment in segments[first:] for batch in _batches(segment))
         if not any(batch.is_control and batch.base_offset >= high_watermark for batch in behind):
@@ -188,7 +201,9 @@ class Transactions:
         }
 
     def cut(self, end_offset: int, active: Segment) -> None:
-        """The log ends at ``end_offset`` now; its producers' states are as of there. ``active`` is its last segment."""
+        """The log ends at ``end_offset`` now; its producers' states are as of there. ``active`` is
+        its last segment.
+        """
         kept = bisect_left(self._last_offsets, end_offset)
         if kept < len(self._last_offsets):
             del self._entries[4 * kept :], self._last_offsets[kept:]
@@ -203,7 +218,9 @@ class Transactions:
         self._ended = deque(each for each in self._ended if each[1] < end_offset)
 
     def keep(self, start: int, end: int, markers: Iterable[int]) -> None:
-        """Of the entries whose markers are in ``[start, end)`` only those of ``markers`` are in the log any more."""
+        """Of the entries whose markers are in ``[start, end)`` only those of ``markers`` are in the
+        log any more.
+        """
         kept = frozenset(markers)
         entries = [
             entry
@@ -236,7 +253,9 @@ def _aborted(
     open_: dict[int, int],
     on_end: Callable[[tuple[int, int]], None] = lambda transaction: None,
 ) -> Iterator[AbortedEntry]:
-    """The entries of the abort markers among batches that follow one another. ``open_`` is as of the first of them, and changes."""
+    """The entries of the abort markers among batches that follow one another. ``open_`` is as of
+    the first of them, and changes.
+    """
     for batch in batches:
         if not batch.is_transactional:
             continue

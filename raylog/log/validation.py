@@ -2,8 +2,8 @@
 
 Checked, in this order, for every batch: format 2, CRC, size, codec, header arithmetic, no control
 batch, no transaction, timestamp type. The records themselves are the business of
-``record_validation``. Offsets and the leader epoch are stamped later, into the 16 bytes that the CRC
-leaves out. Touches no file and no state.
+``record_validation``. Offsets and the leader epoch are stamped later, into the 16 bytes that the
+CRC leaves out. Touches no file and no state.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ InvalidTxnState = kafka_error(ErrorCode.invalid_txn_state)
 
 
 def validated(records: Buffer, *, config: LogConfig, where: str, from_coordinator: bool = False) -> list[BatchView]:
-    """The batches, whose headers are all right. Raises the KafkaError that the producer shall see; ``where`` names topic and partition.
+    """The batches, whose headers are all right. Raises the KafkaError that the producer shall see;
+    ``where`` names topic and partition.
 
-    ``from_coordinator`` lets control batches and transactional ones through. A client's transactional batch is refused: nobody
-    could ever commit it, so it would hold back the last stable offset and compaction for good. Kafka gives the same code for a
-    batch that belongs to no ongoing transaction.
+    ``from_coordinator`` lets control batches and transactional ones through. A client's
+    transactional batch is refused: nobody could ever commit it, so it would hold back the last
+    stable offset and compaction for good. Kafka gives the same code for a batch that belongs to no
+    ongoing transaction.
     """
     try:
         views = list(batches(records))

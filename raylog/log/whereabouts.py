@@ -1,9 +1,12 @@
-"""Where on the disk records lie: for readers on the same machine, who take them out of the files themselves.
+"""Where on the disk records lie: for readers on the same machine, who take them out of the files
+themselves.
 
-``whereabouts`` turns a range of offsets into pieces of segment files, each a run of whole batches. What is said holds for the file
-that has that identity now, however it is called later: below the high watermark bytes do not change under it. Retention renames and
-removes, compaction puts another file in its place; whoever has it open goes on reading what was there. Only an unclean election cuts
-below a high watermark, and what a reader finds then does not fit (CRC, offsets): it has to check, as anybody who fetches.
+``whereabouts`` turns a range of offsets into pieces of segment files, each a run of whole batches.
+What is said holds for the file that has that identity now, however it is called later: below the
+high watermark bytes do not change under it. Retention renames and removes, compaction puts another
+file in its place; whoever has it open goes on reading what was there. Only an unclean election cuts
+below a high watermark, and what a reader finds then does not fit (CRC, offsets): it has to check,
+as anybody who fetches.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ PIECES_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """``size`` bytes from ``position`` of a file: whole batches. ``device`` and ``inode`` tell whether it is that file still."""
+    """``size`` bytes from ``position`` of a file: whole batches. ``device`` and ``inode`` tell
+    whether it is that file still.
+    """
 
     path: str
     device: int
@@ -30,7 +35,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """The pieces that hold every record from the offset asked for up to ``offset_end``, in order; gaps of compaction show nowhere."""
+    """The pieces that hold every record from the offset asked for up to ``offset_end``, in order;
+    gaps of compaction show nowhere.
+    """
 
     pieces: tuple[Piece, ...]
     offset_end: int
@@ -39,8 +46,8 @@ class Whereabouts:
 def whereabouts(log: Log, offset: int, offset_end: int, *, in_memory: bool = False) -> Whereabouts:
     """Where the records from ``offset`` up to ``offset_end`` are, below the high watermark.
 
-    Nothing, with the offset itself as end, where no other process can open the files. ``in_memory``: raises NotInMemory rather than wait
-    for the disk.
+    Nothing, with the offset itself as end, where no other process can open the files.
+    ``in_memory``: raises NotInMemory rather than wait for the disk.
     """
     end = min(offset_end, log.high_watermark)
     pieces: list[Piece] = []

@@ -1,7 +1,9 @@
-"""A controller: one member of the quorum, with the metadata image that its log folds to, and the decisions while it is active.
+"""A controller: one member of the quorum, with the metadata image that its log folds to, and the
+decisions while it is active.
 
-``Controller`` owns the image and joins the two machines: ``Quorum`` says who is active and what is committed, ``ActiveController``
-decides while this one is. It knows nothing of sockets, files, clocks or Ray; its shell carries out the effects.
+``Controller`` owns the image and joins the two machines: ``Quorum`` says who is active and what is
+committed, ``ActiveController`` decides while this one is. It knows nothing of sockets, files,
+clocks or Ray; its shell carries out the effects.
 
 ==========  ===================================================  =====================================================
 it is       while                                                it leaves this state when
@@ -12,16 +14,19 @@ active      it leads, and has committed in its term              the quorum says
                                                                  term → standby
 ==========  ===================================================  =====================================================
 
-A standby folds the committed entries, closes each session that is opened to it, and answers each request NOT_CONTROLLER. When an
-active one becomes a standby, all sessions are closed and all requests without a reply are answered NOT_CONTROLLER; what was
-decided and not committed is forgotten with the ActiveController: the image is that of the committed log.
+A standby folds the committed entries, closes each session that is opened to it, and answers each
+request NOT_CONTROLLER. When an active one becomes a standby, all sessions are closed and all
+requests without a reply are answered NOT_CONTROLLER; what was decided and not committed is
+forgotten with the ActiveController: the image is that of the committed log.
 
-A voter whose disk was lost and replaced gives its place to the blank disk of the same broker: once that one's controller follows and has
-caught up, while the old voter can't be reached and all others can, the active controller takes the old one out by a record and the new one
-in by the next. A sole voter becomes one of three, by two records, once blank disks of two other brokers follow and have caught up.
+A voter whose disk was lost and replaced gives its place to the blank disk of the same broker: once
+that one's controller follows and has caught up, while the old voter can't be reached and all others
+can, the active controller takes the old one out by a record and the new one in by the next. A sole
+voter becomes one of three, by two records, once blank disks of two other brokers follow and have
+caught up.
 
-The controller epoch is the quorum's term. A snapshot of the image replaces the log when ``snapshot_bytes`` of entries have been
-folded since the last.
+The controller epoch is the quorum's term. A snapshot of the image replaces the log when
+``snapshot_bytes`` of entries have been folded since the last.
 """
 
 from __future__ import annotations
@@ -144,8 +149,9 @@ class Controller:
     def _drive(self, now_ms: int) -> list[Effect]:
         """Give out what the quorum is ready to give, until it has nothing more.
 
-        Notices come last: where a host dies there is one for each of hundreds of partitions, and neither the write nor the frames to
-        the new leaders are to wait until they are in the server's log.
+        Notices come last: where a host dies there is one for each of hundreds of partitions, and
+        neither the write nor the frames to the new leaders are to wait until they are in the
+        server's log.
         """
         while ready := self.quorum.ready():
             if ready.write is not None:
@@ -209,7 +215,9 @@ class Controller:
             self._proposed.append((index, outcome.decision.sequence))
 
     def _maybe_admit(self, now_ms: int) -> None:
-        """Put the disk that replaces a voter's in its place, one step at a time; a step that is refused is tried again later."""
+        """Put the disk that replaces a voter's in its place, one step at a time; a step that is
+        refused is tried again later.
+        """
         voters = self.quorum.voters
         reachable = self._peers | {self.quorum.identity}
         lost = [voter for voter in voters if voter not in reachable]
@@ -278,7 +286,9 @@ class Controller:
 
 
 def image_of(snapshot: Snapshot) -> MetadataImage:
-    """The image that a snapshot holds; that of formatting holds the cluster id, that of a blank disk nothing."""
+    """The image that a snapshot holds; that of formatting holds the cluster id, that of a blank
+    disk nothing.
+    """
     if snapshot.data:
         return MetadataImage.of(decode_batch(snapshot.data))
     return MetadataImage.of([ClusterFormatted(snapshot.cluster_id)] if snapshot.cluster_id else [])

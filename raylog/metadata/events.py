@@ -1,12 +1,15 @@
 """What goes into the controller machine and what comes out of it.
 
-Events are facts that the shell reports; effects are orders that it carries out, in the order given. ``now_ms`` is the shell's
-monotonic clock, given with each event. A *session id* is the shell's name for one control session, a *token* its name for one
-request that waits for a reply; neither is ever used again for another.
+Events are facts that the shell reports; effects are orders that it carries out, in the order given.
+``now_ms`` is the shell's monotonic clock, given with each event. A *session id* is the shell's name
+for one control session, a *token* its name for one request that waits for a reply; neither is ever
+used again for another.
 
-The shell owes the machine three things. It reports everything that has arrived (frames, closed sessions, dial results) before
-``ControllerTicked``, so that nobody is judged silent whose voice lies unread in a buffer. It answers each ``Dial`` with ``Dialed`` and each
-``StartActor`` with ``ActorStarted`` or ``ActorStartFailed``, exactly once. It ticks when ``next_deadline_ms`` has passed.
+The shell owes the machine three things. It reports everything that has arrived (frames, closed
+sessions, dial results) before ``ControllerTicked``, so that nobody is judged silent whose voice
+lies unread in a buffer. It answers each ``Dial`` with ``Dialed`` and each ``StartActor`` with
+``ActorStarted`` or ``ActorStartFailed``, exactly once. It ticks when ``next_deadline_ms`` has
+passed.
 """
 
 from __future__ import annotations
@@ -94,7 +97,9 @@ class ActorStartFailed:
 
 @dataclass(frozen=True, slots=True)
 class ControllerTicked:
-    """A deadline that ``next_deadline_ms`` announced may have come; everything that arrived before was reported."""
+    """A deadline that ``next_deadline_ms`` announced may have come; everything that arrived before
+    was reported.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,9 @@ class PeerJoined:
 
 @dataclass(frozen=True, slots=True)
 class PeerLeft:
-    """It cannot be reached any more. ``is_dead``: its process is known to have ended, as opposed to silence."""
+    """It cannot be reached any more. ``is_dead``: its process is known to have ended, as opposed to
+    silence.
+    """
 
     peer: uuid.UUID
     is_dead: bool
@@ -176,9 +183,11 @@ class ActorKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartActor:
-    """Create the process of a server actor on its disk; report ActorStarted or ActorStartFailed, however long it takes.
+    """Create the process of a server actor on its disk; report ActorStarted or ActorStartFailed,
+    however long it takes.
 
-    ``replicas`` says what it will be assigned, for sizing; the assignments themselves come over its session.
+    ``replicas`` says what it will be assigned, for sizing; the assignments themselves come over its
+    session.
     """
 
     node_id: int
@@ -198,7 +207,9 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make the write durable, in the order of its docstring, and report Persisted. One is out at a time."""
+    """Make the write durable, in the order of its docstring, and report Persisted. One is out at a
+    time.
+    """
 
     write: QuorumWrite
 

@@ -1,15 +1,18 @@
 """The metadata image: everything the cluster has decided, as ``fold(apply, records)``.
 
-Owns the state that records describe and the few indexes over it. It knows nothing of sessions, time or who is alive beyond
-what records say, and decides nothing. ``apply`` is its only mutator; a record that does not fit (an unknown topic, an
-actor that is not registered) is a programmer's error, because decisions are made against the same fold.
+Owns the state that records describe and the few indexes over it. It knows nothing of sessions, time
+or who is alive beyond what records say, and decides nothing. ``apply`` is its only mutator; a
+record that does not fit (an unknown topic, an actor that is not registered) is a programmer's
+error, because decisions are made against the same fold.
 
-The controller keeps two: one of the committed records, which answers reads and feeds assignments, and one that also holds
-what is decided but not committed, against which the next request is decided.
+The controller keeps two: one of the committed records, which answers reads and feeds assignments,
+and one that also holds what is decided but not committed, against which the next request is
+decided.
 
-Invariants: ``topic_ids`` is the inverse of the topics' names; ``assigned`` and ``removals_of`` are the inverses of the
-replicas' and removals' node ids; partitions are numbered from 0 without a gap; ``high_watermarks`` names existing partitions,
-and nothing from before their last unclean election; ``records()`` folds to an equal image.
+Invariants: ``topic_ids`` is the inverse of the topics' names; ``assigned`` and ``removals_of`` are
+the inverses of the replicas' and removals' node ids; partitions are numbered from 0 without a gap;
+``high_watermarks`` names existing partitions, and nothing from before their last unclean election;
+``records()`` folds to an equal image.
 """
 
 from __future__ import annotations
@@ -179,7 +182,9 @@ class MetadataImage:
         ]
 
     def is_draining(self, broker_id: int) -> bool:
-        """Whether leaders are kept away from that broker: by hand, or because its node is about to go."""
+        """Whether leaders are kept away from that broker: by hand, or because its node is about to
+        go.
+        """
         return broker_id in self.draining or broker_id in self.leaving
 
     # -------------------------------------------------------------- the fold

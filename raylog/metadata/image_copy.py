@@ -1,10 +1,12 @@
 """A Broker's copy of the metadata image, folded from the frames of its control session.
 
-Owns the copy and nothing else. The controller sends the whole image when it greets a Broker, in one or more frames, and then each
-decision as it commits (``announcements``); a new session begins anew. While a new image is still arriving, and while there is no
-controller at all, the last complete one stands, as old as it may be.
+Owns the copy and nothing else. The controller sends the whole image when it greets a Broker, in one
+or more frames, and then each decision as it commits (``announcements``); a new session begins anew.
+While a new image is still arriving, and while there is no controller at all, the last complete one
+stands, as old as it may be.
 
-Invariant: what ``image`` shows is the fold of a whole prefix of the committed log, never of a part of a decision.
+Invariant: what ``image`` shows is the fold of a whole prefix of the committed log, never of a part
+of a decision.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from raylog.metadata.records import decode_batch
 
 
 class ImageCopy:
-    """``image`` is None until the first whole image has arrived. It is folded in place: hold it for no longer than a turn of the loop."""
+    """``image`` is None until the first whole image has arrived. It is folded in place: hold it for
+    no longer than a turn of the loop.
+    """
 
     __slots__ = ("_arriving", "image")
 
@@ -24,7 +28,9 @@ class ImageCopy:
         self._arriving: MetadataImage | None = None
 
     def fold(self, frame: ImageChanged) -> bool:
-        """Take a frame in, in the order of arrival; whether ``image`` has changed. Raises ProtocolError for records that it cannot read."""
+        """Take a frame in, in the order of arrival; whether ``image`` has changed. Raises
+        ProtocolError for records that it cannot read.
+        """
         if frame.begins:
             self._arriving = MetadataImage.empty()
         target = self._arriving if self._arriving is not None else self.image

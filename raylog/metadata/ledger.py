@@ -1,14 +1,16 @@
 """What the active controller has decided, and what it may say about it.
 
-Owns the two images and the decisions between them: ``latest`` holds every decision, committed or not, and is what the next
-request is decided against; ``committed`` holds the committed ones, and is what others are told. A decision's records are
-applied to ``latest`` as they are added, sealed into one batch at the end of the event, and applied to ``committed`` when the
-quorum has committed the batch.
+Owns the two images and the decisions between them: ``latest`` holds every decision, committed or
+not, and is what the next request is decided against; ``committed`` holds the committed ones, and is
+what others are told. A decision's records are applied to ``latest`` as they are added, sealed into
+one batch at the end of the event, and applied to ``committed`` when the quorum has committed the
+batch.
 
-What has to wait for the commit is *held*: by the batch sealed in the same event, else by the last one that is still pending
-(an answer may rest on a decision before it), else it is free at once.
+What has to wait for the commit is *held*: by the batch sealed in the same event, else by the last
+one that is still pending (an answer may rest on a decision before it), else it is free at once.
 
-Invariants: sequence numbers are contiguous; ``latest`` = ``committed`` + the pending batches + the open one, in order.
+Invariants: sequence numbers are contiguous; ``latest`` = ``committed`` + the pending batches + the
+open one, in order.
 """
 
 from __future__ import annotations
@@ -31,14 +33,18 @@ class Greet:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """Held until the partitions that this request creates are committed: the reply may have to wait for their leaders."""
+    """Held until the partitions that this request creates are committed: the reply may have to wait
+    for their leaders.
+    """
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """Held until the move is committed: tell the session's process that another one holds the replica."""
+    """Held until the move is committed: tell the session's process that another one holds the
+    replica.
+    """
 
     session_id: int
     id: TopicIdPartition

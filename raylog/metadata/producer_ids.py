@@ -1,7 +1,8 @@
 """Producer ids, handed out in blocks of 1,000 that are committed before their first id is.
 
-Owns the block of this term; a new active controller starts a new one, so that no id is ever given twice. The caller holds each
-answer until everything decided so far, the block included, is committed.
+Owns the block of this term; a new active controller starts a new one, so that no id is ever given
+twice. The caller holds each answer until everything decided so far, the block included, is
+committed.
 
 Invariant: 0 <= next <= end <= latest.next_producer_id.
 """

@@ -1,13 +1,16 @@
 """The records of the metadata log: what the controller has decided, and nothing else.
 
-An entry of the quorum's log is one decision: a batch of records that is applied whole or not at all. Its bytes::
+An entry of the quorum's log is one decision: a batch of records that is applied whole or not at
+all. Its bytes::
 
     msgpack array [ {"t": <record name>, "v": <version>, <field>: <value>, ...}, ... ]
 
-UUIDs are 16 bytes, inner dataclasses arrays of their fields (``packing``). A record of a newer version, or of an unknown
-name, is refused by name: a controller that cannot read a decision must not lead or follow past it.
+UUIDs are 16 bytes, inner dataclasses arrays of their fields (``packing``). A record of a newer
+version, or of an unknown name, is refused by name: a controller that cannot read a decision must
+not lead or follow past it.
 
-``PartitionChanged`` carries the whole state of the partition after the change, so that folding is plain assignment.
+``PartitionChanged`` carries the whole state of the partition after the change, so that folding is
+plain assignment.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ ADMITTED_ELSEWHERE = -1
 class ReplicaSlot:
     """Where one replica of a partition lives, as assigned.
 
-    ``admitted`` is the incarnation whose log was last judged fit to be (or to come back) in sync, or a former one that may
-    have opened it unheard; 0: no process has opened this replica yet. A suspect or missing log of another incarnation than
-    this one costs the replica its ISR and ELR seats; of this one it has already been judged (``elections.opened``).
-    ``ADMITTED_ELSEWHERE``: it was a process of the actor that held the replica before a move (``moves``).
+    ``admitted`` is the incarnation whose log was last judged fit to be (or to come back) in sync,
+    or a former one that may have opened it unheard; 0: no process has opened this replica yet. A
+    suspect or missing log of another incarnation than this one costs the replica its ISR and ELR
+    seats; of this one it has already been judged (``elections.opened``). ``ADMITTED_ELSEWHERE``: it
+    was a process of the actor that held the replica before a move (``moves``).
     """
 
     broker_id: int
@@ -46,12 +50,15 @@ class ReplicaSlot:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition as decided. Brokers are named by broker id; ``replicas`` stand in assignment order.
+    """One partition as decided. Brokers are named by broker id; ``replicas`` stand in assignment
+    order.
 
-    Invariants: ``leader`` is −1 or in ``isr``; ``isr`` and ``elr`` are disjoint and within ``replicas``; ``leader_incarnation``
-    is 0 exactly when nobody leads; ``adding`` and ``removing`` (``reassignments``) are disjoint parts of ``replicas`` and neither is
-    all of them; ``leader_epoch`` is −1 until somebody has led, and each epoch has one leader and one
-    incarnation; ``partition_epoch`` grows with every change of leader, isr, elr, replicas or minimum ISR.
+    Invariants: ``leader`` is −1 or in ``isr``; ``isr`` and ``elr`` are disjoint and within
+    ``replicas``; ``leader_incarnation`` is 0 exactly when nobody leads; ``adding`` and ``removing``
+    (``reassignments``) are disjoint parts of ``replicas`` and neither is all of them;
+    ``leader_epoch`` is −1 until somebody has led, and each epoch has one leader and one
+    incarnation; ``partition_epoch`` grows with every change of leader, isr, elr, replicas or
+    minimum ISR.
     """
 
     replicas: tuple[ReplicaSlot, ...]
@@ -106,7 +113,9 @@ class BrokerRegistered:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDrainChanged:
-    """Whether a broker is being emptied of leaders, until somebody says otherwise; a restart of it changes nothing."""
+    """Whether a broker is being emptied of leaders, until somebody says otherwise; a restart of it
+    changes nothing.
+    """
 
     broker_id: int
     is_draining: bool
@@ -114,8 +123,9 @@ class BrokerDrainChanged:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLeaving:
-    """The node under that process of the Broker is about to be taken away: it is emptied of leaders as a drained one is, until another
-    process of the Broker says hello."""
+    """The node under that process of the Broker is about to be taken away: it is emptied of leaders
+    as a drained one is, until another process of the Broker says hello.
+    """
 
     broker_id: int
     incarnation: int
@@ -123,15 +133,19 @@ class BrokerLeaving:
 
 @dataclass(frozen=True, slots=True)
 class BrokerUnregistered:
-    """The broker holds no replica and is gone, with its disks, server actors, and whatever still waited to be deleted there."""
+    """The broker holds no replica and is gone, with its disks, server actors, and whatever still
+    waited to be deleted there.
+    """
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class DiskRegistered:
-    """A disk of a broker. ``replaced_by`` names the disk that was found in its place: it is lost, and its replicas are on the other one
-    from here on, where they begin with nothing. What was to be deleted on it is gone."""
+    """A disk of a broker. ``replaced_by`` names the disk that was found in its place: it is lost,
+    and its replicas are on the other one from here on, where they begin with nothing. What was to
+    be deleted on it is gone.
+    """
 
     directory_id: uuid.UUID
     broker_id: int
@@ -141,7 +155,8 @@ class DiskRegistered:
 
 @dataclass(frozen=True, slots=True)
 class ActorRegistered:
-    """A process of a server actor said hello. ``former`` names its predecessors, newest first: they are told to exit.
+    """A process of a server actor said hello. ``former`` names its predecessors, newest first: they
+    are told to exit.
 
     ``listener`` is where clients outside the cluster reach a Broker.
     """
@@ -181,8 +196,9 @@ class HostKind(Enum):
 class HostPlanned:
     """A server actor of that disk runs from now on, whether or not it holds anything.
 
-    New replicas of topics whose `replicas.per.actor` is `auto` go to a planned host of their disk. ``is_automatic`` (from version 2
-    on): the controller added it because another one was saturated, and retires it when it is idle (``scaling``).
+    New replicas of topics whose `replicas.per.actor` is `auto` go to a planned host of their disk.
+    ``is_automatic`` (from version 2 on): the controller added it because another one was saturated,
+    and retires it when it is idle (``scaling``).
     """
 
     node_id: int
@@ -193,7 +209,9 @@ class HostPlanned:
 
 @dataclass(frozen=True, slots=True)
 class HostRetired:
-    """The server actor is no planned host any more. It gives away what it holds, and ends when nothing is assigned to it."""
+    """The server actor is no planned host any more. It gives away what it holds, and ends when
+    nothing is assigned to it.
+    """
 
     node_id: int
 
@@ -206,7 +224,9 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """Each replica of the topic that a process may have opened becomes a removal that its actor has to confirm."""
+    """Each replica of the topic that a process may have opened becomes a removal that its actor has
+    to confirm.
+    """
 
     topic_id: uuid.UUID
 
@@ -224,15 +244,18 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarksNoted:
-    """These partitions' high watermarks are at least so far. Changes no partition's state; Brokers are not sent it."""
+    """These partitions' high watermarks are at least so far. Changes no partition's state; Brokers
+    are not sent it.
+    """
 
     topics: tuple[TopicHighWatermarks, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalPending:
-    """A replica's folder on a disk is to be deleted by that node. Written where a replica moves away and by snapshots; TopicDeleted
-    implies it."""
+    """A replica's folder on a disk is to be deleted by that node. Written where a replica moves
+    away and by snapshots; TopicDeleted implies it.
+    """
 
     topic_id: uuid.UUID
     partition: int
@@ -261,7 +284,9 @@ class TopicConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfigChanged:
-    """``broker_id`` None: for all brokers that have no value of their own. ``value`` None: back to the default."""
+    """``broker_id`` None: for all brokers that have no value of their own. ``value`` None: back to
+    the default.
+    """
 
     broker_id: int | None
     key: str

@@ -1,12 +1,14 @@
-"""What clients, tools and the launcher ask of the controller, and what it answers: plain values, no wire format.
+"""What clients, tools and the launcher ask of the controller, and what it answers: plain values, no
+wire format.
 
-A request is answered by the reply class that its docstring names, or by ``Refused`` if it could not be looked at as a whole
-(this controller is not the active one, or ceased to be before the decision was committed). Error fields hold Kafka's codes, 0
-for none, and ``message`` a sentence for a person. Replies to changes are given when the change is committed.
-``configuration.config_requests`` has those about configs.
+A request is answered by the reply class that its docstring names, or by ``Refused`` if it could not
+be looked at as a whole (this controller is not the active one, or ceased to be before the decision
+was committed). Error fields hold Kafka's codes, 0 for none, and ``message`` a sentence for a
+person. Replies to changes are given when the change is committed. ``configuration.config_requests``
+has those about configs.
 
-Nodes are server actors (``raylog.types``): a partition's replicas, leader and ISR are named by node id in replies, because
-that is whom a client talks to; ``broker_of`` gives the broker.
+Nodes are server actors (``raylog.types``): a partition's replicas, leader and ISR are named by node
+id in replies, because that is whom a client talks to; ``broker_of`` gives the broker.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from raylog.types import Endpoint, ReplicaMove
 
 @dataclass(frozen=True, slots=True)
 class RequestedTopic:
-    """−1 partitions or replication factor: the cluster's default. ``assignment`` names brokers by partition; then both are −1."""
+    """−1 partitions or replication factor: the cluster's default. ``assignment`` names brokers by
+    partition; then both are −1.
+    """
 
     name: str
     partitions: int = -1
@@ -41,9 +45,11 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopics:
-    """→ TopicsCreated. Each topic succeeds or fails by itself. ``validate_only`` decides and changes nothing.
+    """→ TopicsCreated. Each topic succeeds or fails by itself. ``validate_only`` decides and
+    changes nothing.
 
-    The reply waits up to ``timeout_ms`` until all partitions have leaders (``creation_waits``). None: for the commit alone.
+    The reply waits up to ``timeout_ms`` until all partitions have leaders (``creation_waits``).
+    None: for the commit alone.
     """
 
     topics: tuple[RequestedTopic, ...]
@@ -92,7 +98,9 @@ class TopicsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionGrowth:
-    """``count`` is the new total. ``assignments`` names the brokers of the new partitions only, in order; None: planned."""
+    """``count`` is the new total. ``assignments`` names the brokers of the new partitions only, in
+    order; None: planned.
+    """
 
     name: str
     count: int
@@ -142,9 +150,11 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class DescribedPartition:
-    """``leader_node`` −1: nobody leads, or the leader's process is dead (``error`` says LEADER_NOT_AVAILABLE).
+    """``leader_node`` −1: nobody leads, or the leader's process is dead (``error`` says
+    LEADER_NOT_AVAILABLE).
 
-    A partition that nobody has led yet is shown with the process that will lead it, in leader epoch −1.
+    A partition that nobody has led yet is shown with the process that will lead it, in leader epoch
+    −1.
     """
 
     partition: int
@@ -186,7 +196,9 @@ class DescribeCluster:
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """``last_endpoint`` is where its Broker listens, or listened before it died; None if it never came."""
+    """``last_endpoint`` is where its Broker listens, or listened before it died; None if it never
+    came.
+    """
 
     broker_id: int
     rack: str | None
@@ -210,8 +222,8 @@ class ClusterDescribed:
 class AwaitLeader:
     """→ LeaderFound: a live leader of an epoch above ``newer_than_epoch`` as soon as there is one.
 
-    After ``timeout_ms`` a live leader of any epoch (the asker may only have lost its connection), else LEADER_NOT_AVAILABLE. A
-    dead leader is never named.
+    After ``timeout_ms`` a live leader of any epoch (the asker may only have lost its connection),
+    else LEADER_NOT_AVAILABLE. A dead leader is never named.
     """
 
     topic: str
@@ -278,7 +290,9 @@ class ClusterStatusReport:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTarget:
-    """The brokers that shall hold a partition, preferred leader first. ``brokers`` None: cancel what is under way."""
+    """The brokers that shall hold a partition, preferred leader first. ``brokers`` None: cancel
+    what is under way.
+    """
 
     topic: str
     partition: int
@@ -323,7 +337,9 @@ class ReassignmentsListed:
 
 @dataclass(frozen=True, slots=True)
 class DrainBroker:
-    """→ BrokerDrained. Idempotent. Draining moves every leader away that somebody else can lead, now and later; false ends it."""
+    """→ BrokerDrained. Idempotent. Draining moves every leader away that somebody else can lead,
+    now and later; false ends it.
+    """
 
     broker_id: int
     is_draining: bool = True
@@ -331,7 +347,9 @@ class DrainBroker:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDrained:
-    """``moved`` are the partitions that this request took away from the broker, ``remaining`` those that nobody else can lead yet."""
+    """``moved`` are the partitions that this request took away from the broker, ``remaining`` those
+    that nobody else can lead yet.
+    """
 
     error: int = 0
     message: str | None = None
@@ -341,21 +359,27 @@ class BrokerDrained:
 
 @dataclass(frozen=True, slots=True)
 class MoveReplicas:
-    """→ ReplicasMoved. Other actors of the same disks hold these replicas from now on. Nothing is copied."""
+    """→ ReplicasMoved. Other actors of the same disks hold these replicas from now on. Nothing is
+    copied.
+    """
 
     moves: tuple[ReplicaMove, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicasMoved:
-    """One outcome for each move, in their order. A replica that the actor holds already has been moved."""
+    """One outcome for each move, in their order. A replica that the actor holds already has been
+    moved.
+    """
 
     partitions: tuple[PartitionOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanHost:
-    """→ HostAnswer. One more actor on a disk of that broker: the one at ``path``, or the one with the fewest. It holds nothing yet."""
+    """→ HostAnswer. One more actor on a disk of that broker: the one at ``path``, or the one with
+    the fewest. It holds nothing yet.
+    """
 
     broker_id: int
     path: str = ""
@@ -364,7 +388,9 @@ class PlanHost:
 
 @dataclass(frozen=True, slots=True)
 class HostAnswer:
-    """``message`` beside no error is something to be said: the broker has more actors than its machine has cores."""
+    """``message`` beside no error is something to be said: the broker has more actors than its
+    machine has cores.
+    """
 
     error: int = 0
     message: str | None = None
@@ -373,7 +399,8 @@ class HostAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RetireHost:
-    """→ HostRetirement. The actor's replicas move to the other hosts of its disk and kind, and it ends when it has let go of all.
+    """→ HostRetirement. The actor's replicas move to the other hosts of its disk and kind, and it
+    ends when it has let go of all.
 
     What cannot move yet moves later by itself. Idempotent: asked again it says what remains.
     """
@@ -383,7 +410,9 @@ class RetireHost:
 
 @dataclass(frozen=True, slots=True)
 class HostRetirement:
-    """``moved`` are partitions that this request took away; ``remaining`` those that cannot move now, and why."""
+    """``moved`` are partitions that this request took away; ``remaining`` those that cannot move
+    now, and why.
+    """
 
     error: int = 0
     message: str | None = None
@@ -393,7 +422,9 @@ class HostRetirement:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBroker:
-    """→ BrokerUnregistration. Forgets a broker that holds no replica: its server actors end, its disks are no longer the cluster's."""
+    """→ BrokerUnregistration. Forgets a broker that holds no replica: its server actors end, its
+    disks are no longer the cluster's.
+    """
 
     broker_id: int
 
@@ -435,7 +466,9 @@ class LeadersElected:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """→ ProducerIdAssigned: a producer id of an idempotent producer (no transactional id). ``producer_id`` −1: a new one."""
+    """→ ProducerIdAssigned: a producer id of an idempotent producer (no transactional id).
+    ``producer_id`` −1: a new one.
+    """
 
     producer_id: int = -1
     producer_epoch: int = -1
@@ -450,7 +483,9 @@ class ProducerIdAssigned:
 
 @dataclass(frozen=True, slots=True)
 class RegisterDisk:
-    """→ DiskOutcome. Idempotent; registers the broker too. A known disk may move its path, never its broker."""
+    """→ DiskOutcome. Idempotent; registers the broker too. A known disk may move its path, never
+    its broker.
+    """
 
     cluster_id: str
     broker_id: int

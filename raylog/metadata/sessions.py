@@ -1,9 +1,11 @@
-"""The control sessions of the active controller: who is connected, and what each process has opened.
+"""The control sessions of the active controller: who is connected, and what each process has
+opened.
 
-Owns the table session ↔ node and each session's replicas. It judges nobody (``liveness``) and decides nothing (``active``).
+Owns the table session ↔ node and each session's replicas. It judges nobody (``liveness``) and
+decides nothing (``active``).
 
-Invariants: a node has at most one current session; a session that was replaced stays known until it closes, and counts for
-nothing; a replica is never both opened and failed.
+Invariants: a node has at most one current session; a session that was replaced stays known until it
+closes, and counts for nothing; a replica is never both opened and failed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Session:
     exiting: bool = False  # told to exit because nothing is assigned to it any more
 
     def forget(self, id: TopicIdPartition) -> None:
-        """What it said of a replica that is its own no longer: if that comes back to it, it has to open anew."""
+        """What it said of a replica that is its own no longer: if that comes back to it, it has to
+        open anew.
+        """
         self.opened.pop(id, None)
         self.failed.pop(id, None)
         self.damaged.pop(id, None)

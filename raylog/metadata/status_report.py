@@ -1,4 +1,6 @@
-"""The active controller's report on the cluster: the committed image, joined with what only it knows of processes and disks."""
+"""The active controller's report on the cluster: the committed image, joined with what only it
+knows of processes and disks.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Requests that create, grow and delete topics, carried out: what is decided, and when it is answered.
+"""Requests that create, grow and delete topics, carried out: what is decided, and when it is
+answered.
 
-What the records are is ``topic_decisions``' matter, how long a reply waits for the leaders of what is
-created is ``creation_waits``'. This module gives the first what it needs to know of the cluster, and
-hands its decision to the ledger.
+What the records are is ``topic_decisions``' matter, how long a reply waits for the leaders of what
+is created is ``creation_waits``'. This module gives the first what it needs to know of the cluster,
+and hands its decision to the ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from raylog.metadata.requests import CreatePartitions, CreateTopics, DeleteTopic
 
 
 class TopicChanges:
-    """Every method answers the request of ``token``, at the earliest when its decision is committed."""
+    """Every method answers the request of ``token``, at the earliest when its decision is
+    committed.
+    """
 
     __slots__ = ("_disks", "_ledger", "_new_uuid", "_plan", "_settings", "_waits")
 
@@ -64,7 +67,9 @@ class TopicChanges:
         timeout_ms: int | None,
         now_ms: int,
     ) -> None:
-        """The reply waits for the leaders of what is created, if there is anything and the asker has the time."""
+        """The reply waits for the leaders of what is created, if there is anything and the asker
+        has the time.
+        """
         self._ledger.add(*records)
         if timeout_ms is None or not records:
             self._ledger.hold(SendControllerReply(token, reply))

@@ -1,7 +1,9 @@
-"""Answers about the committed image: topics, nodes, the cluster. Pure functions; they decide nothing.
+"""Answers about the committed image: topics, nodes, the cluster. Pure functions; they decide
+nothing.
 
-A node is named to clients while its process is registered and not declared dead. A partition whose leader is not among them has
-leader −1 and LEADER_NOT_AVAILABLE. A partition that nobody has led yet has the leader that it will get (``new_partitions``).
+A node is named to clients while its process is registered and not declared dead. A partition whose
+leader is not among them has leader −1 and LEADER_NOT_AVAILABLE. A partition that nobody has led yet
+has the leader that it will get (``new_partitions``).
 """
 
 from __future__ import annotations
@@ -122,7 +124,9 @@ def cluster_status(
     logs: OpenedLogs,
     failed_disks: Mapping[uuid.UUID, str],
 ) -> ClusterStatusReport:
-    """``failed_disks`` tells what only the active controller knows of disks, the other arguments what it knows of processes."""
+    """``failed_disks`` tells what only the active controller knows of disks, the other arguments
+    what it knows of processes.
+    """
     health = _partition_health(image)
     nodes = sorted(set(image.actors) | set(image.assigned) | set(image.hosts))
     return ClusterStatusReport(

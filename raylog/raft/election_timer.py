@@ -1,11 +1,14 @@
-"""When a member of the quorum stands for election: when it has heard no leader for long, sooner when its leader is known to have ended.
+"""When a member of the quorum stands for election: when it has heard no leader for long, sooner
+when its leader is known to have ended.
 
-Election timeouts are drawn by the caller, at least ``election_timeout_ms`` each. After ``leader_lost`` they are shortened in
-proportion, so that the first election comes after about ``lost_leader_timeout_ms``, and each further one in a row after twice the
-time, up to the ordinary one: elections that follow each other faster than the disks can answer would never end.
+Election timeouts are drawn by the caller, at least ``election_timeout_ms`` each. After
+``leader_lost`` they are shortened in proportion, so that the first election comes after about
+``lost_leader_timeout_ms``, and each further one in a row after twice the time, up to the ordinary
+one: elections that follow each other faster than the disks can answer would never end.
 
-Members that begin together would stand together, again and again, until their timeouts are far enough apart. So the first time
-each leaves those before it twice the shortest timeout to be elected.
+Members that begin together would stand together, again and again, until their timeouts are far
+enough apart. So the first time each leaves those before it twice the shortest timeout to be
+elected.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class ElectionTimer:
         self.restart(now_ms)
 
     def never_led(self, now_ms: int, place: int) -> None:
-        """There has been no leader since the members began. ``place``: this one's among the voters, counted from 0.
+        """There has been no leader since the members began. ``place``: this one's among the voters,
+        counted from 0.
 
         They may all begin at the same moment, so they stand in order, not all at once.
         """

@@ -15,7 +15,9 @@ class Followers:
         self.by_peer: dict[uuid.UUID, Progress] = {}
 
     def follow(self, members: Iterable[uuid.UUID], next_index: int, now_ms: int) -> None:
-        """Keep a Progress for exactly these, other than the leader itself. ``next_index``: what a new one is sent first."""
+        """Keep a Progress for exactly these, other than the leader itself. ``next_index``: what a
+        new one is sent first.
+        """
         wanted = set(members) - {self._identity}
         for peer in sorted(wanted - self.by_peer.keys()):
             self.by_peer[peer] = Progress(next_index=next_index, heard_ms=now_ms)

@@ -4,8 +4,9 @@ Byte layout of a message (framing is the transport's)::
 
     msgpack map {"t": <class name>, "v": 1, <field>: <value>, ...}      directory ids 16 bytes, entries and snapshots arrays
 
-A message of a newer version, or of an unknown name, is refused by name (``ProtocolError``): the quorum would lose its promises by
-guessing. ``is_recovering`` is left out where it is false: a raylog from before that field reads all else.
+A message of a newer version, or of an unknown name, is refused by name (``ProtocolError``): the
+quorum would lose its promises by guessing. ``is_recovering`` is left out where it is false: a
+raylog from before that field reads all else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The quorum's log in memory: a snapshot, the entries behind it, and how much of them is on the disk.
+"""The quorum's log in memory: a snapshot, the entries behind it, and how much of them is on the
+disk.
 
 Knows nothing of roles, elections or files. Bounds, in entries::
 
@@ -54,7 +55,9 @@ class QuorumLog:
         return self.entries[position].term if 0 <= position < len(self.entries) else None
 
     def slice(self, start: int, last: int, bytes_max: int) -> tuple[Entry, ...]:
-        """Entries start..last, both included, at most so many bytes, but at least one if there is one."""
+        """Entries start..last, both included, at most so many bytes, but at least one if there is
+        one.
+        """
         first_position = start - self.snapshot.last_index - 1
         assert first_position >= 0, (start, self.snapshot.last_index)
         chosen: list[Entry] = []
@@ -67,7 +70,9 @@ class QuorumLog:
         return tuple(chosen)
 
     def last_index_within(self, index: int, term: int) -> int:
-        """The last index not behind ``index`` whose term is at most ``term``: nothing behind it can match a log that ends there."""
+        """The last index not behind ``index`` whose term is at most ``term``: nothing behind it can
+        match a log that ends there.
+        """
         index = min(index, self.last_index)
         while (own := self.term_at(index)) is not None and own > term:
             index -= 1
@@ -82,7 +87,9 @@ class QuorumLog:
                 self._voters.append((entry.index, decode_voters(entry.data)))
 
     def merge(self, entries: Sequence[Entry], commit_index: int) -> None:
-        """Append a leader's entries, the first of which follows one that matches. What differs from them is not committed, and goes."""
+        """Append a leader's entries, the first of which follows one that matches. What differs from
+        them is not committed, and goes.
+        """
         for position, entry in enumerate(entries):
             own_term = self.term_at(entry.index)
             if own_term == entry.term:
@@ -144,7 +151,9 @@ class QuorumLog:
         return snapshot, tuple(self.entries[first - self.snapshot.last_index :])
 
     def finish_write(self) -> Snapshot | None:
-        """The write is durable, except for what was cut or replaced meanwhile. Gives a snapshot that came from a leader."""
+        """The write is durable, except for what was cut or replaced meanwhile. Gives a snapshot
+        that came from a leader.
+        """
         self.persisted_index = max(self.persisted_index, self._writing_last_index)
         self._writing_last_index = 0
         restored = self.snapshot if self._writing_foreign_snapshot and not self._snapshot_is_foreign else None

@@ -1,8 +1,10 @@
-"""The words of the quorum: entries, snapshots, settings, what goes over the network, what comes out of the machine.
+"""The words of the quorum: entries, snapshots, settings, what goes over the network, what comes out
+of the machine.
 
-Voters and observers are named by directory ids. An *index* counts entries from 1, so the index of the last entry is also the number
-of entries, and the exclusive end offset in the name of a snapshot file. A *term* is a controller epoch. Every message carries
-the term of its sender; what a term means to the receiver is in ``raylog.raft.quorum``.
+Voters and observers are named by directory ids. An *index* counts entries from 1, so the index of
+the last entry is also the number of entries, and the exclusive end offset in the name of a snapshot
+file. A *term* is a controller epoch. Every message carries the term of its sender; what a term
+means to the receiver is in ``raylog.raft.quorum``.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class NotLeader(kafka_error(ErrorCode.not_controller)):  # type: ignore[misc]
 
 
 class VoterChangeRefused(RaylogError):
-    """The voters cannot be changed like this, or not now; the message says what has to come first. Nothing was appended."""
+    """The voters cannot be changed like this, or not now; the message says what has to come first.
+    Nothing was appended.
+    """
 
     code = ErrorCode.invalid_request
 
@@ -59,7 +63,8 @@ class Entry:
 class Snapshot:
     """The state that all entries up to ``last_index`` fold to, with the voters in force there.
 
-    ``BLANK`` is a disk that was never formatted; the bootstrap snapshot has ``last_index`` 0 and no data, but a cluster id and voters.
+    ``BLANK`` is a disk that was never formatted; the bootstrap snapshot has ``last_index`` 0 and no
+    data, but a cluster id and voters.
     """
 
     last_index: int
@@ -76,8 +81,8 @@ BLANK = Snapshot(last_index=0, last_term=0, cluster_id="", voters=(), data=b"")
 class HardState:
     """What a voter must never forget: the highest term it saw, and whom it voted for in it.
 
-    ``recovering_term`` is set while it is recovering: its disk was found to have lost entries, and no entry that it ever held or
-    acknowledged was of a later term than that one.
+    ``recovering_term`` is set while it is recovering: its disk was found to have lost entries, and
+    no entry that it ever held or acknowledged was of a later term than that one.
     """
 
     term: int = 0
@@ -106,9 +111,11 @@ def decode_voters(data: bytes) -> Voters:
 
 @dataclass(frozen=True, slots=True)
 class QuorumConfig:
-    """``election_timeout_ms`` is the shortest time without a leader before anyone stands for election; the caller draws from it upwards.
+    """``election_timeout_ms`` is the shortest time without a leader before anyone stands for
+    election; the caller draws from it upwards.
 
-    ``lost_leader_timeout_ms`` takes its place, in the same proportion, where the leader's process is known to have ended.
+    ``lost_leader_timeout_ms`` takes its place, in the same proportion, where the leader's process
+    is known to have ended.
     """
 
     election_timeout_ms: int = 1000
@@ -126,7 +133,9 @@ class QuorumConfig:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """``pre_vote``: would you vote for me in this term? Nobody's state changes; ``term`` is one more than the sender's."""
+    """``pre_vote``: would you vote for me in this term? Nobody's state changes; ``term`` is one
+    more than the sender's.
+    """
 
     term: int
     last_index: int
@@ -145,7 +154,9 @@ class VoteReply:
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """Entries behind ``previous_index``; with none of them a heartbeat. ``round`` counts the leader's confirmations of itself."""
+    """Entries behind ``previous_index``; with none of them a heartbeat. ``round`` counts the
+    leader's confirmations of itself.
+    """
 
     term: int
     previous_index: int
@@ -168,9 +179,9 @@ class SnapshotRequest:
 class AppendReply:
     """``match_index``: everything up to it is on the sender's disk and equal to the leader's log.
 
-    ``rejected_index`` is None, or the ``previous_index`` that did not match; then ``match_index`` and ``hint_term`` are the last
-    place at which it may (the sender's entry there, and its term). ``is_recovering``: the sender takes no part in elections yet,
-    for its disk has lost entries.
+    ``rejected_index`` is None, or the ``previous_index`` that did not match; then ``match_index``
+    and ``hint_term`` are the last place at which it may (the sender's entry there, and its term).
+    ``is_recovering``: the sender takes no part in elections yet, for its disk has lost entries.
     """
 
     term: int
@@ -191,8 +202,9 @@ Message = VoteRequest | VoteReply | AppendRequest | SnapshotRequest | AppendRepl
 class QuorumWrite:
     """To be made durable, in this order, before ``Quorum.persisted(number)`` is called.
 
-    ``snapshot``: a log that does not hold its last entry is emptied, one that does is cut below it. ``entries`` follow each other; whatever
-    the log holds from the first one's index on is replaced by them.
+    ``snapshot``: a log that does not hold its last entry is emptied, one that does is cut below it.
+    ``entries`` follow each other; whatever the log holds from the first one's index on is replaced
+    by them.
     """
 
     number: int
@@ -210,10 +222,12 @@ class QuorumLeadership:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Everything to do now: start ``write``; send ``messages`` (all may leave at once: those that need a write were held back for it);
-    replace the state by ``restore``; apply ``committed`` in order.
+    """Everything to do now: start ``write``; send ``messages`` (all may leave at once: those that
+    need a write were held back for it); replace the state by ``restore``; apply ``committed`` in
+    order.
 
-    ``leadership`` is set when it changed. ``confirmed_round``, when set, settles all tickets of ``confirm_leadership`` up to it.
+    ``leadership`` is set when it changed. ``confirmed_round``, when set, settles all tickets of
+    ``confirm_leadership`` up to it.
     """
 
     write: QuorumWrite | None

@@ -95,10 +95,12 @@ class Damaged(DiskError):
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What a log file holds: ``positions[i]`` is where the frame of ``entries[i]`` starts, ``end`` where the last whole one ends.
+    """What a log file holds: ``positions[i]`` is where the frame of ``entries[i]`` starts, ``end``
+    where the last whole one ends.
 
-    ``last_write`` is where the write begins that brought the last frame: all below was flushed before it. ``damage`` says which
-    flushed bytes are wrong, if some are; what is in front of them is whole.
+    ``last_write`` is where the write begins that brought the last frame: all below was flushed
+    before it. ``damage`` says which flushed bytes are wrong, if some are; what is in front of them
+    is whole.
     """
 
     base_index: int
@@ -120,9 +122,11 @@ class _Scan:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What opening makes of a folder's files before it changes any. ``damages`` are sentences; the paths of what they speak of follow.
+    """What opening makes of a folder's files before it changes any. ``damages`` are sentences; the
+    paths of what they speak of follow.
 
-    ``kept`` are the entries behind ``snapshot``. ``content`` is the log's file, None if there is none.
+    ``kept`` are the entries behind ``snapshot``. ``content`` is the log's file, None if there is
+    none.
     """
 
     snapshot: Snapshot
@@ -145,7 +149,8 @@ class _Found:
 
 
 class MetadataLog:
-    """An open log. ``hard_state``, ``snapshot`` and ``entries`` are what it held when it was opened; ``cut_bytes`` is what recovery cut.
+    """An open log. ``hard_state``, ``snapshot`` and ``entries`` are what it held when it was
+    opened; ``cut_bytes`` is what recovery cut.
 
     ``notices`` says which damage opening it has met and mended, one sentence each.
     """
@@ -181,11 +186,13 @@ class MetadataLog:
 
     @classmethod
     def open(cls, files: Files, directory: str, *, has_peers: bool = False) -> MetadataLog:
-        """Open or create. DiskError says what is wrong: another process has it, a newer version wrote it, its bytes are corrupt.
+        """Open or create. DiskError says what is wrong: another process has it, a newer version
+        wrote it, its bytes are corrupt.
 
-        ``has_peers``: there are other controllers, so what the disk has lost can be copied from them (``hard_state`` says that this
-        voter is recovering). A log whose only voter this is, as far as it can be read, is refused all the same. Where the snapshot is
-        lost, nothing tells: then ``has_peers`` decides alone.
+        ``has_peers``: there are other controllers, so what the disk has lost can be copied from
+        them (``hard_state`` says that this voter is recovering). A log whose only voter this is, as
+        far as it can be read, is refused all the same. Where the snapshot is lost, nothing tells:
+        then ``has_peers`` decides alone.
         """
         if not files.exists(directory):
             files.make_directory(directory)
@@ -245,8 +252,9 @@ class MetadataLog:
             self._rewrite(found.snapshot, found.kept)
         else:
             assert found.content is not None, self._directory
-            # A process that was killed, or whose flush failed, may have left entries in the page cache only; this one
-            # will answer by them. A failed flush makes the cache take them for written, so the last write is repeated.
+            # A process that was killed, or whose flush failed, may have left entries in the page
+            # cache only; this one will answer by them. A failed flush makes the cache take them for
+            # written, so the last write is repeated.
             self._file.write_at(scan.last_write, found.content[scan.last_write : scan.end])
             self._file.flush()
             if scan.end < size:
@@ -277,10 +285,12 @@ class MetadataLog:
         return self._terms[-1], self._base_index + len(self._terms) - 1
 
     def claim_incarnation(self, clock: int) -> int:
-        """The number of the process that has opened the log: ``clock``, or the next one after the last process's number.
+        """The number of the process that has opened the log: ``clock``, or the next one after the
+        last process's number.
 
-        Other controllers refuse a process whose number is below one that they have seen of this disk, and a clock may be set
-        back over a restart. Durable when it returns. DiskError if both copies are damaged, or one is of a newer version.
+        Other controllers refuse a process whose number is below one that they have seen of this
+        disk, and a clock may be set back over a restart. Durable when it returns. DiskError if both
+        copies are damaged, or one is of a newer version.
         """
         return self._states.claim_incarnation(clock)
 
@@ -290,12 +300,16 @@ class MetadataLog:
         return self._end - _LOG_HEADER_SIZE
 
     def holds(self, index: int, term: int) -> bool:
-        """Whether the disk has the entry at ``index`` of that term, or a snapshot that takes its place."""
+        """Whether the disk has the entry at ``index`` of that term, or a snapshot that takes its
+        place.
+        """
         position = index - self._base_index
         return position < 0 or (position < len(self._terms) and self._terms[position] == term)
 
     def store(self, write: QuorumWrite) -> None:
-        """Durable when it returns. May run in another thread, one at a time. OSError: the disk failed, and the log with it."""
+        """Durable when it returns. May run in another thread, one at a time. OSError: the disk
+        failed, and the log with it.
+        """
         if self._failed:
             raise DiskError(f"{self._directory}: an earlier write failed; what the disk holds is not known")
         self._failed = True
@@ -484,7 +498,9 @@ def _snapshot_names(files: Files, directory: str) -> list[str]:
 
 
 def read_entries(content: bytes, path: str) -> tuple[list[Entry], int]:
-    """The entries of a log file's bytes, and where the last whole one ends. DiskError if it is damaged below that; nothing is cut."""
+    """The entries of a log file's bytes, and where the last whole one ends. DiskError if it is
+    damaged below that; nothing is cut.
+    """
     scan = _scan(content, path)
     if scan.damage is not None:
         raise Damaged(scan.damage)

@@ -1,8 +1,9 @@
 """Messages on their way out, and the writes that they have to wait for.
 
-One write is in flight at a time. A message may leave at once, when the term and vote that it speaks with are durable, or when
-everything that the machine held when it was said is durable. Those that wait are dropped when the term ends: they promise
-something about a log that may be cut by then, and every message may be lost anyway.
+One write is in flight at a time. A message may leave at once, when the term and vote that it speaks
+with are durable, or when everything that the machine held when it was said is durable. Those that
+wait are dropped when the term ends: they promise something about a log that may be cut by then, and
+every message may be lost anyway.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Outbox:
             self._leaving.append((peer, message))
 
     def say_in_term(self, peer: uuid.UUID, message: Message, hard_state: HardState) -> None:
-        """Send when the term is on the disk: else a leader that crashes could lead in it again, with other entries."""
+        """Send when the term is on the disk: else a leader that crashes could lead in it again,
+        with other entries.
+        """
         if hard_state != self._handed_out:
             self._held_for_next.append((peer, message))
         elif hard_state != self._saved:
@@ -80,7 +83,9 @@ class Outbox:
         return self._writing
 
     def finish_write(self, number: int) -> Snapshot | None:
-        """The write of that number is durable; gives the snapshot that it brought from a leader, to restore from."""
+        """The write of that number is durable; gives the snapshot that it brought from a leader, to
+        restore from.
+        """
         assert self._writing is not None and self._writing.number == number, (self._writing, number)
         if self._writing.hard_state is not None:
             self._saved = self._writing.hard_state

@@ -51,7 +51,9 @@ class Progress:
             self.caught_up_ms = now_ms
 
     def rejected(self, rejected_index: int, hint_index: int) -> bool:
-        """The append behind ``rejected_index`` did not match; False for news that is too old to matter."""
+        """The append behind ``rejected_index`` did not match; False for news that is too old to
+        matter.
+        """
         match self.state:
             case ProgressState.SNAPSHOT:
                 return False

@@ -52,7 +52,9 @@ _Content = TypeVar("_Content")
 
 
 class StateFiles:
-    """The files of one folder. ``notices`` collects what was found damaged, for the log of the process."""
+    """The files of one folder. ``notices`` collects what was found damaged, for the log of the
+    process.
+    """
 
     def __init__(self, files: Files, directory: str) -> None:
         self.notices: list[str] = []
@@ -65,7 +67,9 @@ class StateFiles:
         return (*inside, f"{self._directory}.{name}") if name == INCARNATION_NAME else inside
 
     def _read(self, name: str, decode: Callable[[bytes, str], _Content]) -> tuple[list[_Content], dict[str, str]]:
-        """What the whole copies hold, and by path what is wrong with the others. DiskError for a newer version."""
+        """What the whole copies hold, and by path what is wrong with the others. DiskError for a
+        newer version.
+        """
         found: list[_Content] = []
         wrong: dict[str, str] = {}
         for path in self._paths(name):
@@ -92,7 +96,9 @@ class StateFiles:
         return any(self._files.exists(path) for path in self._paths(STATE_NAME))
 
     def read_state(self) -> HardState:
-        """The later of the two copies; both hold it durably when this returns. DiskError if neither can be read."""
+        """The later of the two copies; both hold it durably when this returns. DiskError if neither
+        can be read.
+        """
         found, wrong = self._read(STATE_NAME, _decode_state)
         if not found:
             path, what = next((each for each in wrong.items() if "corrupt" in each[1]), next(iter(wrong.items())))
@@ -119,7 +125,9 @@ class StateFiles:
         return max(found, default=None)
 
     def note_end(self, term: int, index: int, *, flush: bool = False) -> None:
-        """Overwritten in place, in one page each: a file that takes another's place would make the next flush dearer."""
+        """Overwritten in place, in one page each: a file that takes another's place would make the
+        next flush dearer.
+        """
         for path in self._paths(END_NAME)[len(self._end_files) :]:
             self._end_files.append(self._files.open(path, create=True))
         text = _with_crc({"version": VERSION, "index": index, "term": term})
@@ -170,7 +178,9 @@ def read_state(content: bytes, path: str) -> HardState:
 
 
 def _lateness(state: HardState) -> tuple[int, bool, bool]:
-    """Of two states of one voter. Where only the recovery tells them apart, the one that does not vote counts."""
+    """Of two states of one voter. Where only the recovery tells them apart, the one that does not
+    vote counts.
+    """
     return state.term, state.voted_for is not None, state.recovering_term is not None
 
 
@@ -180,7 +190,9 @@ def _with_crc(fields: dict[str, object]) -> bytes:
 
 
 def _checked(content: bytes, *names: str) -> dict[str, Any]:
-    """The fields of such a text. ValueError if its bytes are not what was written; older ones have no checksum, and these names."""
+    """The fields of such a text. ValueError if its bytes are not what was written; older ones have
+    no checksum, and these names.
+    """
     fields: dict[str, Any] = json.loads(content)
     crc = fields.pop("crc", None)
     if crc is None and fields.keys() != {"version", *names}:

@@ -1,4 +1,6 @@
-"""When the voters of a quorum may be replaced: one at a time, by somebody who has caught up. For ``Quorum.propose_voters``."""
+"""When the voters of a quorum may be replaced: one at a time, by somebody who has caught up. For
+``Quorum.propose_voters``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def check_voter_change(quorum: Quorum, wanted: Voters, progress_of: Mapping[uuid.UUID, Progress]) -> None:
-    """Raises VoterChangeRefused where the leader may not make these the voters now. ``progress_of``: whom it sends to."""
+    """Raises VoterChangeRefused where the leader may not make these the voters now.
+    ``progress_of``: whom it sends to.
+    """
     changed = sorted(set(wanted) ^ set(quorum.voters))
     if len(changed) != 1 or not wanted:
         raise VoterChangeRefused(

@@ -1,8 +1,10 @@
-"""Which batches of a fetch's answer belong to aborted transactions: what a reader of committed records leaves out [KIP-98].
+"""Which batches of a fetch's answer belong to aborted transactions: what a reader of committed
+records leaves out [KIP-98].
 
-A leader names with the records the transactions that were aborted in them: (producer id, first offset). Its producer's transactional
-batches from that offset on are void until the producer's next abort marker; then the same producer may have committed ones, and the
-next entry of the list opens again. Batches have to be shown in the order of the log, markers too.
+A leader names with the records the transactions that were aborted in them: (producer id, first
+offset). Its producer's transactional batches from that offset on are void until the producer's next
+abort marker; then the same producer may have committed ones, and the next entry of the list opens
+again. Batches have to be shown in the order of the log, markers too.
 
 Holds the state of one answer; knows nothing of fetches.
 """
@@ -24,7 +26,9 @@ class AbortedTransactions:
         self._open: set[int] = set()
 
     def hides(self, view: BatchView) -> bool:
-        """Whether the next batch belongs to an aborted transaction. Raises CorruptBatch for a marker that is none."""
+        """Whether the next batch belongs to an aborted transaction. Raises CorruptBatch for a
+        marker that is none.
+        """
         while self._to_come and self._to_come[-1][1] <= view.last_offset:
             self._open.add(self._to_come.pop()[0])
         if view.producer_id not in self._open:

@@ -1,4 +1,5 @@
-"""Record batches become Arrow columns: a ``RecordColumns`` collects batches and then makes one Arrow record batch of them.
+"""Record batches become Arrow columns: a ``RecordColumns`` collects batches and then makes one
+Arrow record batch of them.
 
 ::
 
@@ -7,14 +8,15 @@
         columns.add(view, start_offset=position, topic="events", partition=3)
     table, broken = columns.take()
 
-Any of the columns of ``RECORD_SCHEMA``, in the order asked for, and only those cost anything. The C kernel makes them if it is there
-(``raylog.records.kernel``), without a Python object per record and without the GIL; else ``raylog.records.arrow_fallback`` does: the
-same columns and errors.
+Any of the columns of ``RECORD_SCHEMA``, in the order asked for, and only those cost anything. The C
+kernel makes them if it is there (``raylog.records.kernel``), without a Python object per record and
+without the GIL; else ``raylog.records.arrow_fallback`` does: the same columns and errors.
 
-Batches are collected as *runs*: neighbours in one buffer that are not compressed are one run, read where they lie; a compressed one is
-inflated when it is added and is a run of its own. Control batches give no records and CRCs are not looked at: both are the caller's to
-judge, batch by batch, before adding (``raylog.records.arrow_reading`` does). A broken batch ends what ``take`` gives: the records before it
-are there, ``broken`` says where it is.
+Batches are collected as *runs*: neighbours in one buffer that are not compressed are one run, read
+where they lie; a compressed one is inflated when it is added and is a run of its own. Control
+batches give no records and CRCs are not looked at: both are the caller's to judge, batch by batch,
+before adding (``raylog.records.arrow_reading`` does). A broken batch ends what ``take`` gives: the
+records before it are there, ``broken`` says where it is.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ RECORD_SCHEMA = pa.schema(
         ("headers", HEADERS_TYPE),
     ]
 )
-"""The columns of Spark's kafka source; ``timestamp`` in milliseconds, ``timestamp_type`` 0 CreateTime, 1 LogAppendTime."""
+"""The columns of Spark's kafka source; ``timestamp`` in milliseconds, ``timestamp_type`` 0
+CreateTime, 1 LogAppendTime.
+"""
 
 ALL_COLUMNS: tuple[str, ...] = tuple(RECORD_SCHEMA.names)
 RUN_BYTES_MAX = 1 << 30
@@ -56,7 +60,9 @@ NO_OFFSET_END = (1 << 63) - 1
 
 
 def schema_of(columns: Sequence[str] | None) -> Any:
-    """The schema with these columns, in this order; all if None. Raises ConfigError for one that there is not."""
+    """The schema with these columns, in this order; all if None. Raises ConfigError for one that
+    there is not.
+    """
     if columns is None:
         return RECORD_SCHEMA
     if isinstance(columns, str) or not isinstance(columns, Iterable):
@@ -78,7 +84,9 @@ def chosen_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 @dataclass(slots=True, eq=False)
 class BatchRun:
-    """Whole uncompressed batches, from ``position`` up to ``end`` of a buffer, of one partition, and which of their records are wanted."""
+    """Whole uncompressed batches, from ``position`` up to ``end`` of a buffer, of one partition,
+    and which of their records are wanted.
+    """
 
     buffer: Buffer
     position: int
@@ -127,9 +135,11 @@ class RecordColumns:
         topic: str = "",
         partition: int = -1,
     ) -> None:
-        """Collect the records of a batch from ``start_offset`` up to ``offset_end``. The buffer has to stay as it is until ``take``.
+        """Collect the records of a batch from ``start_offset`` up to ``offset_end``. The buffer has
+        to stay as it is until ``take``.
 
-        Raises CorruptBatch where the batch cannot be inflated, or into more than ``max_inflated_bytes``.
+        Raises CorruptBatch where the batch cannot be inflated, or into more than
+        ``max_inflated_bytes``.
         """
         if view.compression == Compression.NONE:
             self.size_bytes += view.size
@@ -156,7 +166,9 @@ class RecordColumns:
         return bool(self._runs)
 
     def take(self) -> tuple[Any, BrokenBatch | None]:
-        """One Arrow record batch of what was collected, and what broke it off, if something did. Collecting begins anew."""
+        """One Arrow record batch of what was collected, and what broke it off, if something did.
+        Collecting begins anew.
+        """
         runs, self._runs, self.size_bytes = self._runs, [], 0
         if self._kernel is None:
             arrays, broken = arrow_fallback.arrays_of(runs, self.schema)

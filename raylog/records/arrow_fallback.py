@@ -1,7 +1,9 @@
-"""Record batches to Arrow columns by the packaged codec: what is done where the C kernel could not be compiled.
+"""Record batches to Arrow columns by the packaged codec: what is done where the C kernel could not
+be compiled.
 
-The same columns and the same errors as ``raylog.records.arrow_columns`` makes with the kernel, with a Python object per record: several
-times slower. Knows the columns by the names of ``RECORD_SCHEMA``.
+The same columns and the same errors as ``raylog.records.arrow_columns`` makes with the kernel, with
+a Python object per record: several times slower. Knows the columns by the names of
+``RECORD_SCHEMA``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def arrays_of(runs: Sequence[BatchRun], schema: Any) -> tuple[dict[str, Any], tuple[BatchRun, int, str] | None]:
-    """The arrays by name, without topic and partition, and the run, the position and the reason where it broke off."""
+    """The arrays by name, without topic and partition, and the run, the position and the reason
+    where it broke off.
+    """
     found: list[LightRecord] = []
     broken: tuple[BatchRun, int, str] | None = None
     for run in runs:

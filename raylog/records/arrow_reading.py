@@ -6,10 +6,11 @@
     position = answer.next_offset         # done when it has reached range_end, whatever records there were
     yield from answer.batches
 
-Follows a consumer's rules: CRCs are checked, control batches give nothing, batches of aborted transactions are left out
-(``aborted``, as the answer to a read_committed fetch names them), records outside of the range are cut off, gaps that compaction
-left are passed. What a fetch cut off at its end is left for the next one. ``next_offset`` says how far the bytes have come: it moves
-past batches that give nothing, so a range whose end holds only such batches ends too.
+Follows a consumer's rules: CRCs are checked, control batches give nothing, batches of aborted
+transactions are left out (``aborted``, as the answer to a read_committed fetch names them), records
+outside of the range are cut off, gaps that compaction left are passed. What a fetch cut off at its
+end is left for the next one. ``next_offset`` says how far the bytes have come: it moves past
+batches that give nothing, so a range whose end holds only such batches ends too.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ DEFAULT_COLUMNS = ("key", "value", "offset", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class ArrowAnswer:
-    """What the bytes held. ``batches`` are ``pyarrow.RecordBatch``es, none of them empty: one, or several where it is more than 1 GiB.
+    """What the bytes held. ``batches`` are ``pyarrow.RecordBatch``es, none of them empty: one, or
+    several where it is more than 1 GiB.
 
-    ``error`` is what stands at ``next_offset`` where the bytes are broken; ``batches`` are whole up to there. ``skip_to`` is the offset
-    behind the broken batch, None where nobody can tell.
+    ``error`` is what stands at ``next_offset`` where the bytes are broken; ``batches`` are whole up
+    to there. ``skip_to`` is the offset behind the broken batch, None where nobody can tell.
     """
 
     batches: tuple[Any, ...]
@@ -57,10 +59,12 @@ def read_arrow(
     check_crcs: bool = True,
     max_inflated_bytes: int = INFLATED_BYTES_MAX,
 ) -> ArrowAnswer:
-    """The records from ``start_offset`` up to ``offset_end`` (None: all that there are) of whole record batches that follow each other.
+    """The records from ``start_offset`` up to ``offset_end`` (None: all that there are) of whole
+    record batches that follow each other.
 
-    ``columns``: any of ``RECORD_SCHEMA`` in the order wanted, None for all; ``topic`` and ``partition`` fill the columns of those names.
-    Raises nothing for bytes that break the format: see ``ArrowAnswer.error``.
+    ``columns``: any of ``RECORD_SCHEMA`` in the order wanted, None for all; ``topic`` and
+    ``partition`` fill the columns of those names. Raises nothing for bytes that break the format:
+    see ``ArrowAnswer.error``.
     """
     end = NO_OFFSET_END if offset_end is None else offset_end
     transactions = AbortedTransactions(aborted)

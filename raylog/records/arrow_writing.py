@@ -1,4 +1,5 @@
-"""Arrow columns become record batches: the rows of one chunk, written by the C kernel without a Python object per record.
+"""Arrow columns become record batches: the rows of one chunk, written by the C kernel without a
+Python object per record.
 
 ::
 
@@ -7,9 +8,10 @@
     starts, order = rows.grouped(rows.partitions(partition_count, choices, choice_bytes), partition_count)
     batch = rows.encode(order, starts[0], starts[1], bytes_max=1 << 20)        # the first one of partition 0
 
-Keys and values are binary or string arrays (large ones too), headers lists of structs (key, value) or maps, timestamps any Arrow
-timestamp or milliseconds as integers. The bytes are those that ``raylog.records.codec.encode`` makes of the same records. Choosing
-partitions where there is no key, cutting into requests and sending are the producer's (``raylog.client.producer.arrow_input``).
+Keys and values are binary or string arrays (large ones too), headers lists of structs (key, value)
+or maps, timestamps any Arrow timestamp or milliseconds as integers. The bytes are those that
+``raylog.records.codec.encode`` makes of the same records. Choosing partitions where there is no
+key, cutting into requests and sending are the producer's (``raylog.client.producer.arrow_input``).
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class RecordTooLarge(Exception):
 
 
 class ArrowRows:
-    """Columns of equal length, as ``pyarrow.Array``s; None where there is none. ``now_ms`` is the timestamp of rows without one."""
+    """Columns of equal length, as ``pyarrow.Array``s; None where there is none. ``now_ms`` is the
+    timestamp of rows without one.
+    """
 
     def __init__(
         self,
@@ -137,7 +141,9 @@ class ArrowRows:
     # -------------------------------------------------------------- what the kernel does with them
 
     def check(self, record_bytes_max: int) -> RowSizes:
-        """How many rows have no key, and about how many bytes. Raises RecordTooLarge, or ConfigError for a header without a key."""
+        """How many rows have no key, and about how many bytes. Raises RecordTooLarge, or
+        ConfigError for a header without a key.
+        """
         sizes = RowSizes()
         code = self._kernel.check_rows(byref(self._rows), record_bytes_max, byref(sizes))
         if code == kernel.TOO_LARGE:
@@ -147,8 +153,9 @@ class ArrowRows:
         return sizes
 
     def partitions(self, partition_count: int, choices: Sequence[int], choice_bytes: int) -> array[int]:
-        """The partition of each row by its key, as every Kafka client's default partitioner has it; rows without one go to the choices,
-        one after the other, ``choice_bytes`` to each."""
+        """The partition of each row by its key, as every Kafka client's default partitioner has it;
+        rows without one go to the choices, one after the other, ``choice_bytes`` to each.
+        """
         chosen, found = array("i", choices), _room("i", self.count)
         self._demand(
             self._kernel.partition_keys(
@@ -158,7 +165,9 @@ class ArrowRows:
         return found
 
     def grouped(self, partitions: Any, partition_count: int) -> tuple[array[int], Order]:
-        """(starts, order): the rows of partition p are order[starts[p]:starts[p + 1]], ascending. ``partitions``: 32-bit integers."""
+        """(starts, order): the rows of partition p are order[starts[p]:starts[p + 1]], ascending.
+        ``partitions``: 32-bit integers.
+        """
         assert len(partitions) == self.count, (len(partitions), self.count)
         starts, order = _room("q", partition_count + 1), _room("q", self.count)
         self._demand(
@@ -176,8 +185,10 @@ class ArrowRows:
         compression: int = Compression.NONE,
         with_crc: bool = True,
     ) -> WrittenBatch:
-        """One batch of the rows order[first] up to order[end] (None: of the rows first to end), as many as ``bytes_max`` has room for
-        before compression, and at least one. Without ``with_crc`` its CRC is 0."""
+        """One batch of the rows order[first] up to order[end] (None: of the rows first to end), as
+        many as ``bytes_max`` has room for before compression, and at least one. Without
+        ``with_crc`` its CRC is 0.
+        """
         assert 0 <= first < end <= self.count, (first, end, self.count)
         plan, places = BatchPlan(), None if order is None else _start(order)
         room = bytes_max - HEADER_SIZE
@@ -218,7 +229,9 @@ _bytearray_of = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ss
 
 
 def _unwritten(size: int) -> bytearray:
-    """So many bytes with anything in them: ``bytearray(size)`` writes zeros first, a fifth of the time that encoding takes."""
+    """So many bytes with anything in them: ``bytearray(size)`` writes zeros first, a fifth of the
+    time that encoding takes.
+    """
     batch: bytearray = _bytearray_of(None, size)
     return batch
 

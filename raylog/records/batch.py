@@ -17,9 +17,10 @@ Byte layout, big-endian (Kafka's ``DefaultRecordBatch``, KIP-98)::
     57  record_count            i32
     61  records                       compressed as one block if the attributes say so
 
-A server never looks behind byte 61: ``BatchView`` reads the header in place, once, and hands out memoryviews. Base offset and
-leader epoch are outside the CRC so that a leader can stamp a batch without touching the rest (``stamped_header``).
-Knows nothing of records, compression, files or logs.
+A server never looks behind byte 61: ``BatchView`` reads the header in place, once, and hands out
+memoryviews. Base offset and leader epoch are outside the CRC so that a leader can stamp a batch
+without touching the rest (``stamped_header``). Knows nothing of records, compression, files or
+logs.
 """
 
 from __future__ import annotations
@@ -71,11 +72,13 @@ class TimestampType(IntEnum):
 
 
 class BatchView:
-    """One whole record batch inside a buffer, which has to outlive the view and stay unchanged under it.
+    """One whole record batch inside a buffer, which has to outlive the view and stay unchanged
+    under it.
 
-    Raises ``CorruptBatch`` where the buffer ends before the batch does or the length field is impossible, ``UnsupportedMagic``
-    for formats 0 and 1. The CRC is checked by ``has_valid_crc`` only. Offsets and timestamps are as the header says: a batch
-    fresh from a producer has base offset 0.
+    Raises ``CorruptBatch`` where the buffer ends before the batch does or the length field is
+    impossible, ``UnsupportedMagic`` for formats 0 and 1. The CRC is checked by ``has_valid_crc``
+    only. Offsets and timestamps are as the header says: a batch fresh from a producer has base
+    offset 0.
     """
 
     __slots__ = (
@@ -212,7 +215,8 @@ class BatchView:
 
 
 def peek_size(buffer: Buffer, position: int = 0) -> int | None:
-    """Bytes of the batch that starts here, by its length field alone; None where even that is cut off.
+    """Bytes of the batch that starts here, by its length field alone; None where even that is cut
+    off.
 
     The field is not judged: a hostile one can give any number, also a negative one.
     """
@@ -222,7 +226,9 @@ def peek_size(buffer: Buffer, position: int = 0) -> int | None:
 
 
 def is_plain_batch(buffer: Buffer) -> bool:
-    """Whether the buffer is one batch of today's format, by its length field, whose records are not compressed."""
+    """Whether the buffer is one batch of today's format, by its length field, whose records are not
+    compressed.
+    """
     return (
         len(buffer) >= HEADER_SIZE
         and buffer[MAGIC_POSITION] == CURRENT_MAGIC
@@ -234,8 +240,9 @@ def is_plain_batch(buffer: Buffer) -> bool:
 def batches(buffer: Buffer, position: int = 0, *, allow_partial_tail: bool = False) -> Iterator[BatchView]:
     """The batches of a buffer, from a position to its end.
 
-    Raises ``CorruptBatch`` or ``UnsupportedMagic`` at the first that is not whole. ``allow_partial_tail`` ends quietly
-    where the buffer was cut inside a batch, as Apache Kafka cuts the answer of a fetch.
+    Raises ``CorruptBatch`` or ``UnsupportedMagic`` at the first that is not whole.
+    ``allow_partial_tail`` ends quietly where the buffer was cut inside a batch, as Apache Kafka
+    cuts the answer of a fetch.
     """
     buffer_end = len(buffer)
     while position < buffer_end:
@@ -247,7 +254,9 @@ def batches(buffer: Buffer, position: int = 0, *, allow_partial_tail: bool = Fal
 
 
 def stamped_header(view: BatchView, base_offset: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of the batch with another base offset and leader epoch; the rest follows unchanged from byte 16."""
+    """The first 16 bytes of the batch with another base offset and leader epoch; the rest follows
+    unchanged from byte 16.
+    """
     return _STAMP.pack(base_offset, view.batch_length, leader_epoch)
 
 
@@ -261,9 +270,11 @@ def stamp(batch: bytearray | memoryview, base_offset: int, leader_epoch: int, po
 
 
 def set_log_append_time(batch: bytearray | memoryview, log_append_time_ms: int, position: int = 0) -> None:
-    """Give every record of the batch this timestamp, as topics with LogAppendTime do, and mend the CRC.
+    """Give every record of the batch this timestamp, as topics with LogAppendTime do, and mend the
+    CRC.
 
-    The records and the base timestamp stay as they are: with the timestamp type bit set a reader takes ``max_timestamp``.
+    The records and the base timestamp stay as they are: with the timestamp type bit set a reader
+    takes ``max_timestamp``.
     """
     end = BatchView(batch, position).end
     attributes: int = _ATTRIBUTES.unpack_from(batch, position + CRC_START)[0]

@@ -1,12 +1,15 @@
-"""Judging the records of a produced batch without making an object of any: the C kernel does it, or plain Python where there is none.
+"""Judging the records of a produced batch without making an object of any: the C kernel does it, or
+plain Python where there is none.
 
-``record_faults`` finds what would mislead a reader: records that do not fill their bytes exactly, lengths that point outside,
-numbers that readers understand differently, header keys that are no UTF-8, offset deltas other than 0, 1, 2, … Apache Kafka's broker
-refuses the same, except that it renumbers offset deltas and leaves header keys to the clients. It also finds the records that a
+``record_faults`` finds what would mislead a reader: records that do not fill their bytes exactly,
+lengths that point outside, numbers that readers understand differently, header keys that are no
+UTF-8, offset deltas other than 0, 1, 2, … Apache Kafka's broker refuses the same, except that it
+renumbers offset deltas and leaves header keys to the clients. It also finds the records that a
 topic does not take: without a key, or with a timestamp outside its bounds.
 
-Both ways take memory for ``FAULTS_MAX`` records at most, whatever the bytes say. The kernel takes some nanoseconds for a record, and
-from ``HELD_BYTES_MAX`` on it lets go of the GIL meanwhile. Python takes 1 to 3 µs.
+Both ways take memory for ``FAULTS_MAX`` records at most, whatever the bytes say. The kernel takes
+some nanoseconds for a record, and from ``HELD_BYTES_MAX`` on it lets go of the GIL meanwhile.
+Python takes 1 to 3 µs.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ _TWO_BYTES_END = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class RefusedRecord:
-    """A record that the topic does not take. ``timestamp`` None: it has no key; else its timestamp is out of bounds."""
+    """A record that the topic does not take. ``timestamp`` None: it has no key; else its timestamp
+    is out of bounds.
+    """
 
     index: int
     timestamp: int | None
@@ -44,7 +49,8 @@ class RefusedRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordFaults:
-    """What is wrong with a batch. ``broken``: where and how it breaks the format; then the rest was not read.
+    """What is wrong with a batch. ``broken``: where and how it breaks the format; then the rest was
+    not read.
 
     ``refused`` are the first of ``refused_count`` records that the topic does not take.
     """
@@ -64,9 +70,11 @@ def record_faults(
     oldest: int = LONG_MIN,
     newest: int = LONG_MAX,
 ) -> RecordFaults | None:
-    """None where the inflated records in ``records[start:end]`` are all right, being ``count`` by the batch's header.
+    """None where the inflated records in ``records[start:end]`` are all right, being ``count`` by
+    the batch's header.
 
-    ``oldest`` and ``newest`` bound the timestamps in milliseconds, both inclusive; a record without a timestamp (−1) is within them.
+    ``oldest`` and ``newest`` bound the timestamps in milliseconds, both inclusive; a record without
+    a timestamp (−1) is within them.
     """
     stop = len(records) if end is None else end
     found = kernel.loaded()
@@ -93,11 +101,14 @@ def record_faults(
 
 
 def is_sound_batch(batch: bytes, *, bytes_max: int, newest: int = LONG_MAX) -> bool:
-    """Whether the bytes are one small batch, of ``bytes_max`` at most, that can be stored as its producer sent it.
+    """Whether the bytes are one small batch, of ``bytes_max`` at most, that can be stored as its
+    producer sent it.
 
-    It has no attributes: it is neither compressed nor transactional nor a control batch, and its timestamps are the producer's. Its
-    checksum is right, its header fits the records, and so do they (``record_faults``), keys left aside; no timestamp is greater than
-    ``newest``. False says nothing against a batch, but that it must be looked at more closely; so it is False without the kernel.
+    It has no attributes: it is neither compressed nor transactional nor a control batch, and its
+    timestamps are the producer's. Its checksum is right, its header fits the records, and so do
+    they (``record_faults``), keys left aside; no timestamp is greater than ``newest``. False says
+    nothing against a batch, but that it must be looked at more closely; so it is False without the
+    kernel.
     """
     found = kernel.loaded()
     if found is None or len(batch) > HELD_BYTES_MAX:
@@ -108,7 +119,9 @@ def is_sound_batch(batch: bytes, *, bytes_max: int, newest: int = LONG_MAX) -> b
 def largest_timestamp(
     records: Buffer, count: int, *, base_timestamp: int, start: int = 0, end: int | None = None, above: int
 ) -> int:
-    """The greatest timestamp of the records, which ``record_faults`` has found whole; ``above`` if none is greater."""
+    """The greatest timestamp of the records, which ``record_faults`` has found whole; ``above`` if
+    none is greater.
+    """
     stop = len(records) if end is None else end
     found = kernel.loaded()
     if found is None:
@@ -199,7 +212,9 @@ class _Broken(Exception):
 
 
 def _walk_plain_record(content: bytes, start: int, index: int) -> tuple[int, int, bool]:
-    """``_walk_record`` without its calls, for records of no headers and lengths of one or two bytes; any other goes there."""
+    """``_walk_record`` without its calls, for records of no headers and lengths of one or two
+    bytes; any other goes there.
+    """
     try:
         position = start
         size = content[position]

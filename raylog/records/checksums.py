@@ -1,7 +1,9 @@
-"""The checksums of many batches at once: how many of those that follow each other in a buffer are whole.
+"""The checksums of many batches at once: how many of those that follow each other in a buffer are
+whole.
 
-A batch of usual size is checked by the packaged CRC-32C, at 25 GB/s; where batches are small, what they cost is Python's, so the C
-kernel walks over them instead (about 8 GB/s). Knows nothing of files, offsets or records.
+A batch of usual size is checked by the packaged CRC-32C, at 25 GB/s; where batches are small, what
+they cost is Python's, so the C kernel walks over them instead (about 8 GB/s). Knows nothing of
+files, offsets or records.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _Found = ctypes.c_int64 * 2
 
 
 def whole_batches(buffer: bytes | bytearray, start: int, end: int) -> tuple[int, int]:
-    """Where the whole batches from ``start`` on end, and where the last of them begins; both ``start`` if the first is damaged.
+    """Where the whole batches from ``start`` on end, and where the last of them begins; both
+    ``start`` if the first is damaged.
 
     None reaches behind ``end``.
     """

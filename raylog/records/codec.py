@@ -1,13 +1,15 @@
 """Encoding and decoding of records, in C: the one place that knows aiokafka's codec.
 
-Batches are built uncompressed by the C builder and compressed here, since aiokafka's own lz4 runs at its slow level 9 and
-its gzip at 9; the smaller of the two forms is kept. ``encode_values`` is the fast way for values without keys, headers and times of
-their own: all that surrounds a value depends on its length and its place, so a batch is one ``join`` over precomputed pieces.
+Batches are built uncompressed by the C builder and compressed here, since aiokafka's own lz4 runs
+at its slow level 9 and its gzip at 9; the smaller of the two forms is kept. ``encode_values`` is
+the fast way for values without keys, headers and times of their own: all that surrounds a value
+depends on its length and its place, so a batch is one ``join`` over precomputed pieces.
 
-The C decoder checks lengths against the buffer but reads varints and the attributes byte unchecked, up to some dozen bytes beyond it, and
-adds a hostile 63-bit length to a position. So each batch is decoded from a copy that ends in zeros behind its official end (there
-every varint ends at once), and whatever the decoder raises for such bytes becomes ``CorruptBatch``.
-``raylog.records.pure`` is the same in plain Python, as the oracle of the tests.
+The C decoder checks lengths against the buffer but reads varints and the attributes byte unchecked,
+up to some dozen bytes beyond it, and adds a hostile 63-bit length to a position. So each batch is
+decoded from a copy that ends in zeros behind its official end (there every varint ends at once),
+and whatever the decoder raises for such bytes becomes ``CorruptBatch``. ``raylog.records.pure`` is
+the same in plain Python, as the oracle of the tests.
 """
 
 from __future__ import annotations
@@ -47,9 +49,13 @@ from raylog.records.varint import encode_varint
 
 BATCH_BYTES_MAX = (1 << 31) - 1
 NO_TIMESTAMP = -1
-"""The C builder takes it for "not set yet" in a first record and gives that record the next one's time: ``pure`` writes such a batch."""
+"""The C builder takes it for "not set yet" in a first record and gives that record the next one's
+time: ``pure`` writes such a batch.
+"""
 RECORD_OVERHEAD_MAX = 21
-"""Bytes around key, value and headers of one record, at most: 5 length, 1 attributes, 10 timestamp, 5 offset."""
+"""Bytes around key, value and headers of one record, at most: 5 length, 1 attributes, 10 timestamp,
+5 offset.
+"""
 
 _SLACK = bytes(64)
 _NO_HEADERS: list[Header] = []
@@ -78,7 +84,8 @@ class LightRecord(Protocol):
 class RecordBatchBuilder:
     """Collects records into one batch of at most ``max_bytes`` before compression.
 
-    A first record is taken whatever its size; the caller judges it by ``size``. Sequence numbers can be given as late as ``build``.
+    A first record is taken whatever its size; the caller judges it by ``size``. Sequence numbers
+    can be given as late as ``build``.
     """
 
     __slots__ = ("_builder", "_compression", "_last_offset_delta", "record_count")
@@ -102,7 +109,8 @@ class RecordBatchBuilder:
         headers: Sequence[Header] = (),
         offset_delta: int | None = None,
     ) -> bool:
-        """False where the batch is full and the record was not taken. The first record needs a timestamp: INVALID_TIMESTAMP.
+        """False where the batch is full and the record was not taken. The first record needs a
+        timestamp: INVALID_TIMESTAMP.
 
         ``offset_delta`` (a cleaner's; else one more than the last) has to grow.
         """
@@ -182,7 +190,9 @@ def encode(
 
 
 class _EncodedPieces(dict[int, bytes]):
-    """What a record's value length decides, computed at first sight; forgets everything when it holds too much."""
+    """What a record's value length decides, computed at first sight; forgets everything when it
+    holds too much.
+    """
 
     __slots__ = ("_make",)
     _LIMIT = 1 << 16
@@ -204,7 +214,9 @@ _HEADER_ROOM = bytes(HEADER_SIZE)
 
 
 def _start_piece(offset_varint_size: int) -> Callable[[int], bytes]:
-    """The end of the record before (no headers), then length, attributes and timestamp delta 0 of this one."""
+    """The end of the record before (no headers), then length, attributes and timestamp delta 0 of
+    this one.
+    """
 
     def make(length: int) -> bytes:
         value_varint = encode_varint(length)
@@ -222,14 +234,18 @@ _OFFSET_RUNS = tuple((1 << (7 * size - 8) if size > 1 else 0, 1 << (7 * size - 1
 
 
 class _Frames(dict[int, list[bytes]]):
-    """All that stands before each value of a batch whose values have one length, by that length; a few lengths are kept."""
+    """All that stands before each value of a batch whose values have one length, by that length; a
+    few lengths are kept.
+    """
 
     _LENGTHS_MAX = 8
     _COUNT_MAX = 1 << 16  # of values; larger batches make theirs anew
     _STEP = 1 << 10
 
     def before(self, length: int, count: int) -> list[bytes]:
-        """One piece for each value: the end of the record before it and its own beginning. Shared: not to be changed."""
+        """One piece for each value: the end of the record before it and its own beginning. Shared:
+        not to be changed.
+        """
         known = self.get(length)
         if known is None or len(known) < count:
             known = _frames(length, -(-count // self._STEP) * self._STEP)
@@ -268,12 +284,14 @@ def encode_values(
     length: int | None = None,
     with_crc: bool = True,
 ) -> bytearray:
-    """One batch of values of one timestamp, without keys and headers: the same bytes that ``encode`` gives, in a fraction of its time.
+    """One batch of values of one timestamp, without keys and headers: the same bytes that
+    ``encode`` gives, in a fraction of its time.
 
-    They are copied once, into a bytearray of the caller's own, which may be given another header in place.
-    Values are bytes-like and not None; ``length`` is that of each of them, where the caller knows that all have the same. Without
-    ``with_crc`` the CRC is 0: for who will write another producer stamp into the header anyway. Raises MESSAGE_TOO_LARGE if the batch,
-    compressed as asked, has more than ``max_bytes``.
+    They are copied once, into a bytearray of the caller's own, which may be given another header in
+    place. Values are bytes-like and not None; ``length`` is that of each of them, where the caller
+    knows that all have the same. Without ``with_crc`` the CRC is 0: for who will write another
+    producer stamp into the header anyway. Raises MESSAGE_TOO_LARGE if the batch, compressed as
+    asked, has more than ``max_bytes``.
     """
     count = len(values)
     assert count > 0, "a batch of no records"
@@ -310,7 +328,9 @@ def encode_values(
 
 
 def _uniform_parts(values: Sequence[bytes], length: int) -> list[bytes]:
-    """What the records consist of, in turn what stands before a value and the value; all have that length."""
+    """What the records consist of, in turn what stands before a value and the value; all have that
+    length.
+    """
     count = len(values)
     parts: list[bytes] = [b"\x00"] * (2 * count + 1)
     parts[0:-1:2] = _frames_of.before(length, count)[:count]
@@ -347,7 +367,9 @@ def _too_large(size: int, max_bytes: int) -> Exception:
 
 
 def recompress(view: BatchView, compression: int, *, max_inflated_bytes: int = INFLATED_BYTES_MAX) -> bytes:
-    """The same batch under another codec; uncompressed if compressing does not make it smaller. No record is decoded."""
+    """The same batch under another codec; uncompressed if compressing does not make it smaller. No
+    record is decoded.
+    """
     records = decompress(view.compression, view.records, max_bytes=max_inflated_bytes)
     return recompressed(view, records, compression)
 
@@ -379,7 +401,9 @@ def recompressed(view: BatchView, records: Buffer, compression: int) -> bytes:
 
 
 def inflated_header(view: BatchView, size: int) -> bytes:
-    """The header that a batch would have without compression, its records being of so many bytes; the CRC stays as it is."""
+    """The header that a batch would have without compression, its records being of so many bytes;
+    the CRC stays as it is.
+    """
     return HEADER.pack(
         view.base_offset,
         HEADER_SIZE - LOG_OVERHEAD + size,
@@ -398,7 +422,9 @@ def inflated_header(view: BatchView, size: int) -> bytes:
 
 
 def light_records(view: BatchView, *, max_inflated_bytes: int = INFLATED_BYTES_MAX) -> list[LightRecord]:
-    """The records of a batch, control batches too. Raises CorruptBatch; the CRC is the caller's to check."""
+    """The records of a batch, control batches too. Raises CorruptBatch; the CRC is the caller's to
+    check.
+    """
     if view.compression == Compression.NONE:
         plain = b"".join((view.data, _SLACK))
     else:
@@ -415,7 +441,9 @@ def light_records(view: BatchView, *, max_inflated_bytes: int = INFLATED_BYTES_M
 def decode(
     view: BatchView, *, topic: str = "", partition: int = -1, max_inflated_bytes: int = INFLATED_BYTES_MAX
 ) -> list[Record]:
-    """The records of a batch with their place, control batches too. Raises CorruptBatch; the CRC is the caller's to check."""
+    """The records of a batch with their place, control batches too. Raises CorruptBatch; the CRC is
+    the caller's to check.
+    """
     leader_epoch = view.partition_leader_epoch
     timestamp_type = view.timestamp_type
     new = tuple.__new__
@@ -434,7 +462,8 @@ def decode_values(view: BatchView, *, max_inflated_bytes: int = INFLATED_BYTES_M
 def cut_values(values: Sequence[bytes], max_bytes: int, *, length: int | None = None) -> Iterator[Sequence[bytes]]:
     """The values in runs, each of which ``encode_values`` makes a batch of at most ``max_bytes``.
 
-    ``length`` as for ``encode_values``. A value that is too large on its own is a run of its own; encoding it is refused then.
+    ``length`` as for ``encode_values``. A value that is too large on its own is a run of its own;
+    encoding it is refused then.
     """
     room = max_bytes - HEADER_SIZE
     if length is not None:

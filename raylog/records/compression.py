@@ -8,8 +8,9 @@ lz4    one frame, independent blocks of 64 KiB, no checksums, the fast level
 zstd   one frame, level 3
 ====== ====================================================================================================================
 
-``decompress`` never gives more than ``max_bytes``: whatever a hostile batch claims, memory stays bounded by it. Everything that a
-codec finds wrong is a ``CorruptBatch``; codec numbers 5–7 are UNSUPPORTED_COMPRESSION_TYPE.
+``decompress`` never gives more than ``max_bytes``: whatever a hostile batch claims, memory stays
+bounded by it. Everything that a codec finds wrong is a ``CorruptBatch``; codec numbers 5–7 are
+UNSUPPORTED_COMPRESSION_TYPE.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _zstd_of_thread = threading.local()  # a compressor must not be used by two thre
 
 
 class InflatedTooLarge(CorruptBatch):
-    """The records of a batch inflate to more than is allowed. It may be whole: smaller batches would do."""
+    """The records of a batch inflate to more than is allowed. It may be whole: smaller batches
+    would do.
+    """
 
 
 class Compression(IntEnum):
@@ -57,7 +60,9 @@ class Compression(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> Compression:
-        """By the name in ``compression.type`` ("none" or "uncompressed", "gzip", …); ConfigError for another one."""
+        """By the name in ``compression.type`` ("none" or "uncompressed", "gzip", …); ConfigError
+        for another one.
+        """
         if name == "uncompressed":
             return cls.NONE
         try:
@@ -93,7 +98,9 @@ def compress(compression: int, records: Buffer) -> bytes:
 
 
 def decompress(compression: int, payload: Buffer, *, max_bytes: int = INFLATED_BYTES_MAX) -> bytes:
-    """The records of a batch. Raises CorruptBatch for broken bytes, InflatedTooLarge for more than ``max_bytes`` of records."""
+    """The records of a batch. Raises CorruptBatch for broken bytes, InflatedTooLarge for more than
+    ``max_bytes`` of records.
+    """
     match compression:
         case Compression.NONE:
             if len(payload) > max_bytes:

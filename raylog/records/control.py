@@ -5,7 +5,8 @@ A control batch holds exactly one record and is never handed to an application. 
     key    version i16 (0), type i16: 0 abort, 1 commit (others belong to Kafka's own Raft log)
     value  version i16 (0), coordinator epoch i32
 
-The batch is transactional and control (attributes 0x30), carries the producer's id and epoch and no sequence.
+The batch is transactional and control (attributes 0x30), carries the producer's id and epoch and no
+sequence.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Marker(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ControlRecord:
-    """What a control batch says. ``marker`` is None for a type that this version does not know; readers skip it."""
+    """What a control batch says. ``marker`` is None for a type that this version does not know;
+    readers skip it.
+    """
 
     marker: Marker | None
     producer_id: int
@@ -61,7 +64,9 @@ def control_batch(
 
 
 def read_control_batch(view: BatchView) -> ControlRecord:
-    """Raises CorruptBatch where a control batch is not what the layout above says. A newer version of the value may be longer."""
+    """Raises CorruptBatch where a control batch is not what the layout above says. A newer version
+    of the value may be longer.
+    """
     assert view.is_control, view
     records = light_records(view)
     if len(records) != 1:

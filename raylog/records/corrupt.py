@@ -1,8 +1,9 @@
 """What is said about bytes that are no record batch.
 
-``CorruptBatch`` is Kafka's CORRUPT_MESSAGE with the place where reading stopped; ``UnsupportedMagic`` is
-UNSUPPORTED_FOR_MESSAGE_FORMAT, for the message formats 0 and 1 that came before the batch format 2.
-Both can be caught by their Kafka code: ``except kafka_error(ErrorCode.corrupt_message)``.
+``CorruptBatch`` is Kafka's CORRUPT_MESSAGE with the place where reading stopped;
+``UnsupportedMagic`` is UNSUPPORTED_FOR_MESSAGE_FORMAT, for the message formats 0 and 1 that came
+before the batch format 2. Both can be caught by their Kafka code: ``except
+kafka_error(ErrorCode.corrupt_message)``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from raylog.errors import kafka_error
 
 
 class CorruptBatch(kafka_error(ErrorCode.corrupt_message)):  # type: ignore[misc]
-    """Bytes that break the format. ``position`` is the byte in the buffer where the broken batch starts."""
+    """Bytes that break the format. ``position`` is the byte in the buffer where the broken batch
+    starts.
+    """
 
     def __init__(self, reason: str, position: int = 0) -> None:
         super().__init__(f"corrupt record batch at byte {position}: {reason}")

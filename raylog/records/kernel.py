@@ -1,13 +1,15 @@
 """The C kernel as Python sees it: which functions it has, whether it is there, and why not.
 
-``kernel.c`` is compiled when raylog is installed (``build_kernel.py`` in the source tree) into a plain shared library beside this
-module. It is called through ctypes, which lets go of the GIL for the length of a call. ``loaded()`` gives it, or None where nothing
-could be compiled; then the packaged codec (``raylog.records.arrow_fallback``) does the same work several times slower, and
-``loaded`` says so once, as a warning of the logger ``raylog.records``. ``raylog doctor`` shows which it is.
+``kernel.c`` is compiled when raylog is installed (``build_kernel.py`` in the source tree) into a
+plain shared library beside this module. It is called through ctypes, which lets go of the GIL for
+the length of a call. ``loaded()`` gives it, or None where nothing could be compiled; then the
+packaged codec (``raylog.records.arrow_fallback``) does the same work several times slower, and
+``loaded`` says so once, as a warning of the logger ``raylog.records``. ``raylog doctor`` shows
+which it is.
 
-A library that was made from another ``kernel.c`` than the one beside it is not used (it carries the source's CRC-32): whoever
-updates a source tree without installing it anew gets the fallback, never the wrong bytes. ``RAYLOG_KERNEL=0`` in the environment
-turns the kernel off.
+A library that was made from another ``kernel.c`` than the one beside it is not used (it carries the
+source's CRC-32): whoever updates a source tree without installing it anew gets the fallback, never
+the wrong bytes. ``RAYLOG_KERNEL=0`` in the environment turns the kernel off.
 
 Knows nothing of Arrow and batches: the structs here are those of ``kernel.c``, field by field.
 """
@@ -148,7 +150,9 @@ class BatchPlan(Structure):
 
 
 class Fault(Structure):
-    """A record that the topic does not take: its index in the batch, NO_KEY or BAD_TIMESTAMP, and its timestamp."""
+    """A record that the topic does not take: its index in the batch, NO_KEY or BAD_TIMESTAMP, and
+    its timestamp.
+    """
 
     _fields_ = [("index", c_int32), ("code", c_int32), ("timestamp", c_int64)]
 
@@ -162,7 +166,9 @@ class UnusableKernel(Exception):
 
 
 class Kernel:
-    """The functions of a library; each gives 0 or a key of ``REASONS``. What they promise stands in ``kernel.c``."""
+    """The functions of a library; each gives 0 or a key of ``REASONS``. What they promise stands in
+    ``kernel.c``.
+    """
 
     def __init__(self, path: Path = LIBRARY) -> None:
         try:
@@ -180,7 +186,8 @@ class Kernel:
             c_void_p, c_int64, c_int64, c_int64, c_int64, c_int32, c_int64, c_int64, POINTER(Report),
         )  # fmt: skip
         self.check_records = _function(library.rk_check_records, *check)
-        # The same, but it keeps the GIL. A thread that gives the GIL up for some microseconds may wait milliseconds until it is back.
+        # The same, but it keeps the GIL. A thread that gives the GIL up for some microseconds may
+        # wait milliseconds until it is back.
         self.check_few_records = _function(ctypes.PyDLL(str(path)).rk_check_records, *check)
         self.partition_keys = _function(
             library.rk_partition_keys, POINTER(Rows), c_int32, c_void_p, c_int64, c_int64, c_void_p

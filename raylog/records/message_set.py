@@ -1,6 +1,8 @@
-"""Messages of the formats 0 and 1, as Apache Kafka wrote them before 0.11, and each of them as a record batch (format 2).
+"""Messages of the formats 0 and 1, as Apache Kafka wrote them before 0.11, and each of them as a
+record batch (format 2).
 
-Nothing writes them any more: they are read out of old folders and turned into batches. Layout of one entry, big-endian::
+Nothing writes them any more: they are read out of old folders and turned into batches. Layout of
+one entry, big-endian::
 
      0  offset       i64   of the message; of a wrapper that of its last inner message
      8  size         i32   bytes that follow this field
@@ -13,13 +15,15 @@ Nothing writes them any more: they are read out of old folders and turned into b
         value length i32   −1: null
         value
 
-A message with a codec is a *wrapper*: its value, decompressed, is a set of entries without a codec of their own, of the same format.
-Their offsets are absolute in format 0; in format 1 they count within the wrapper, and the last of them stands for the wrapper's own. A
-wrapper with LogAppendTime gives its timestamp to all of them. The lz4 frames of format 0 have a wrong header checksum, the work of Kafka's
-first clients (KAFKA-3160); it is mended before the frame is read.
+A message with a codec is a *wrapper*: its value, decompressed, is a set of entries without a codec
+of their own, of the same format. Their offsets are absolute in format 0; in format 1 they count
+within the wrapper, and the last of them stands for the wrapper's own. A wrapper with LogAppendTime
+gives its timestamp to all of them. The lz4 frames of format 0 have a wrong header checksum, the
+work of Kafka's first clients (KAFKA-3160); it is mended before the frame is read.
 
-One entry becomes one batch, with the same offsets, timestamps, codec, keys and values, without leader epoch and producer: batches begin and
-end where entries did, so replicas of one log stay alike, whatever their segments. Pure.
+One entry becomes one batch, with the same offsets, timestamps, codec, keys and values, without
+leader epoch and producer: batches begin and end where entries did, so replicas of one log stay
+alike, whatever their segments. Pure.
 """
 
 from __future__ import annotations
@@ -111,7 +115,9 @@ def _nullable(entry: Buffer, position: int) -> tuple[bytes | None, int]:
 
 
 def records_of(message: Message, *, max_inflated_bytes: int = INFLATED_BYTES_MAX) -> list[Message]:
-    """The message itself, or what a wrapper holds, with absolute offsets. Raises CorruptBatch for a wrapper that cannot be read."""
+    """The message itself, or what a wrapper holds, with absolute offsets. Raises CorruptBatch for a
+    wrapper that cannot be read.
+    """
     if message.compression == Compression.NONE:
         return [message]
     if message.compression not in _CODECS or message.value is None:
@@ -146,7 +152,8 @@ def _inner(content: bytes, wrapper: Message) -> Iterator[Message]:
         size = LOG_OVERHEAD + _number(_INT, content, position + 8)[0]
         if not ENTRY_SIZE_MIN <= size <= len(content) - position:
             raise CorruptBatch(f"an inner message of {size} bytes where {len(content) - position} are left")
-        # The wrapper's CRC covers it; its own was not always right where a server had changed the message.
+        # The wrapper's CRC covers it; its own was not always right where a server had changed the
+        # message.
         message = message_of(memoryview(content)[position : position + size], checks_crc=False)
         if message.magic != wrapper.magic or message.compression != Compression.NONE:
             raise CorruptBatch(
@@ -201,7 +208,9 @@ def _without_timestamps(message: Message, records: Sequence[Message]) -> bytes:
 
 
 def with_right_lz4_checksum(frame: bytes) -> bytes:
-    """The frame with the header checksum that belongs there. What is no lz4 frame comes back as it is."""
+    """The frame with the header checksum that belongs there. What is no lz4 frame comes back as it
+    is.
+    """
     if len(frame) < 7 or frame[:4] != _LZ4_MAGIC:
         return frame
     flags = frame[4]

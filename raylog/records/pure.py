@@ -1,7 +1,8 @@
 """The record codec once more, in plain Python: slow, obvious, and independent of the C codec.
 
-The tests hold ``raylog.records.codec`` against it, in both directions; it is also the place to look up what the bytes mean.
-Layout of one record inside a batch (lengths and numbers are zigzag varints)::
+The tests hold ``raylog.records.codec`` against it, in both directions; it is also the place to look
+up what the bytes mean. Layout of one record inside a batch (lengths and numbers are zigzag
+varints)::
 
     length            of everything behind it
     attributes        i8, unused: 0 (the C codec reads it as a varint, which is the same below 0x80, so this does too)
@@ -57,7 +58,9 @@ def encode(
     is_transactional: bool = False,
     log_append_time_ms: int | None = None,
 ) -> bytes:
-    """One batch of (timestamp in ms, key, value, headers). The codec is used only where it makes the batch smaller."""
+    """One batch of (timestamp in ms, key, value, headers). The codec is used only where it makes
+    the batch smaller.
+    """
     assert records, "a batch of no records"
     base_timestamp = records[0][0]
     plain = b"".join(

@@ -9,10 +9,12 @@ Header = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """One record with its place. Immutable and cheap to make: a poll makes hundreds of thousands a second.
+    """One record with its place. Immutable and cheap to make: a poll makes hundreds of thousands a
+    second.
 
-    ``timestamp`` is in milliseconds, −1 for none; ``timestamp_type`` 0 CreateTime, 1 LogAppendTime; ``leader_epoch`` is that of the
-    batch, −1 for none. ``key``, ``value`` and ``headers`` are what was written; deserializers may put other objects in their place.
+    ``timestamp`` is in milliseconds, −1 for none; ``timestamp_type`` 0 CreateTime, 1 LogAppendTime;
+    ``leader_epoch`` is that of the batch, −1 for none. ``key``, ``value`` and ``headers`` are what
+    was written; deserializers may put other objects in their place.
     """
 
     topic: str

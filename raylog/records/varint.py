@@ -1,7 +1,9 @@
-"""Zigzag varints: 7 bits a byte, least significant first, the high bit says that more follow (TV-4).
+"""Zigzag varints: 7 bits a byte, least significant first, the high bit says that more follow
+(TV-4).
 
-Kafka writes i32 and i64 alike; reading accepts at most ten bytes and gives a value of 64 bits. Python speed: for prefixes that are
-computed once and for the slow twin, never for each record of a hot path.
+Kafka writes i32 and i64 alike; reading accepts at most ten bytes and gives a value of 64 bits.
+Python speed: for prefixes that are computed once and for the slow twin, never for each record of a
+hot path.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def size_of_varint(value: int) -> int:
 
 
 def decode_varint(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int]:
-    """(value, position behind it). Raises CorruptBatch where the buffer ends or the number is longer than ten bytes."""
+    """(value, position behind it). Raises CorruptBatch where the buffer ends or the number is
+    longer than ten bytes.
+    """
     rest = shift = 0
     while True:
         if position >= len(buffer):

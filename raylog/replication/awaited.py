@@ -2,24 +2,28 @@
 
 A partition is *awaited* at this process while it may come to lead it any moment:
 
-- its Assignment has not arrived yet: the client, or its Broker, heard of the partition first. After a Removal it is not awaited;
-- its log is being opened, or is open and nobody leads, and this replica is in the ISR or ELR: its election is under way.
+- its Assignment has not arrived yet: the client, or its Broker, heard of the partition first. After
+  a Removal it is not awaited;
+- its log is being opened, or is open and nobody leads, and this replica is in the ISR or ELR: its
+  election is under way.
 
-What asks for a leader there is held: requests without an effect as a whole (``Deferred``: ListOffsets, OffsetForLeaderEpoch,
-DeleteRecords, and a consumer's Fetch of unknown partitions), a Produce for those of its partitions that are awaited (``LateAppend``); its
-other records are appended at once. A Fetch finds an awaited partition empty, and waits as it does for records. Whoever
-waits is looked at again when the partition's Assignment arrives, its role is taken, its log fails or it is removed: from then on the
-request is answered as if it came now.
+What asks for a leader there is held: requests without an effect as a whole (``Deferred``:
+ListOffsets, OffsetForLeaderEpoch, DeleteRecords, and a consumer's Fetch of unknown partitions), a
+Produce for those of its partitions that are awaited (``LateAppend``); its other records are
+appended at once. A Fetch finds an awaited partition empty, and waits as it does for records.
+Whoever waits is looked at again when the partition's Assignment arrives, its role is taken, its log
+fails or it is removed: from then on the request is answered as if it came now.
 
-A wait is bounded by the request's own timeout, or ``awaited_leader_wait_ms`` where it has none; and by ``unknown_partition_wait_ms`` for
-as long as the Assignment has not come, since it may never come. What is held counts against ``awaited_bytes_max`` and
-``awaited_requests_max``; beyond them requests are refused as if nobody waited.
+A wait is bounded by the request's own timeout, or ``awaited_leader_wait_ms`` where it has none; and
+by ``unknown_partition_wait_ms`` for as long as the Assignment has not come, since it may never
+come. What is held counts against ``awaited_bytes_max`` and ``awaited_requests_max``; beyond them
+requests are refused as if nobody waited.
 
-Older versions of requests name a topic whose id is not known here yet. They carry an id that is made from the name
-(``stand_in_id``); the Assignment tells which one was meant.
+Older versions of requests name a topic whose id is not known here yet. They carry an id that is
+made from the name (``stand_in_id``); the Assignment tells which one was meant.
 
-Invariants (``check``): every waiter has an armed deadline and is found by each partition that it waits for, and each of those is
-awaited; ``held_bytes`` is the sum over the waiters.
+Invariants (``check``): every waiter has an armed deadline and is found by each partition that it
+waits for, and each of those is awaited; ``held_bytes`` is the sum over the waiters.
 """
 
 from __future__ import annotations
@@ -109,7 +113,9 @@ Ready = Callable[[Waiter, int, int], None]  # (waiter, now_ms, wall_ms)
 
 
 class Awaited:
-    """``ready`` is called once for each waiter that need not, or may not, wait any longer, unless it is forgotten before."""
+    """``ready`` is called once for each waiter that need not, or may not, wait any longer, unless
+    it is forgotten before.
+    """
 
     __slots__ = ("_by_token", "_context", "_gone", "_ready", "_replicas", "_waiters", "_waiting", "held_bytes")
 

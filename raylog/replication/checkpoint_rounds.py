@@ -1,18 +1,22 @@
-"""When each replica's checkpoint is due: once per round of ``replica.high.watermark.checkpoint.interval.ms``, where something has moved.
+"""When each replica's checkpoint is due: once per round of
+``replica.high.watermark.checkpoint.interval.ms``, where something has moved.
 
-A checkpoint is a small file and a rename, written in a thread. A process that holds hundreds of replicas would keep its threads from
-flushes and openings for tens of milliseconds if it wrote all of them together, so a round is cut into turns: as many as there are
-replicas, but none shorter than ``TURN_MS``, and each replica has its turn by its place in the table. While the table stays as it is a
-replica's turns are one interval apart.
+A checkpoint is a small file and a rename, written in a thread. A process that holds hundreds of
+replicas would keep its threads from flushes and openings for tens of milliseconds if it wrote all
+of them together, so a round is cut into turns: as many as there are replicas, but none shorter than
+``TURN_MS``, and each replica has its turn by its place in the table. While the table stays as it is
+a replica's turns are one interval apart.
 
-A round in which nothing has moved since the last one has no turns. Then the process sleeps until ``wake`` says that something may
-have, and goes on with the turn that would have been next.
+A round in which nothing has moved since the last one has no turns. Then the process sleeps until
+``wake`` says that something may have, and goes on with the turn that would have been next.
 
-With the first turn of each round the process also reports to the controller, in one frame, the high watermarks of the partitions
-that it leads: those that have moved since its last report, or that this session's controller has not heard of in this
-epoch. The controllers keep a record of them (``metadata.high_watermark_record``).
+With the first turn of each round the process also reports to the controller, in one frame, the high
+watermarks of the partitions that it leads: those that have moved since its last report, or that
+this session's controller has not heard of in this epoch. The controllers keep a record of them
+(``metadata.high_watermark_record``).
 
-Owns the timer, the count of turns and what was reported; the order is carried out by the shell, like all housekeeping.
+Owns the timer, the count of turns and what was reported; the order is carried out by the shell,
+like all housekeeping.
 """
 
 from __future__ import annotations
@@ -33,7 +37,9 @@ TURN_MS = 50
 
 
 def arm_housekeeping(context: HostContext, replica: Replica, now_ms: int) -> None:
-    """Have retention applied to its log every ``log.retention.check.interval.ms``, for as long as it is open."""
+    """Have retention applied to its log every ``log.retention.check.interval.ms``, for as long as
+    it is open.
+    """
 
     def due(now_ms: int, wall_ms: int) -> None:
         if replica.log is not None:
@@ -48,7 +54,9 @@ def arm_housekeeping(context: HostContext, replica: Replica, now_ms: int) -> Non
 
 
 def hasten_housekeeping(context: HostContext, replicas: Iterable[Replica], now_ms: int) -> None:
-    """The interval may be another one now: a shorter one counts from now, a longer one from the next time, which stays."""
+    """The interval may be another one now: a shorter one counts from now, a longer one from the
+    next time, which stays.
+    """
     latest_ms = now_ms + context.config.log_retention_check_interval_ms
     for replica in replicas:
         planned = replica.housekeeping

@@ -1,12 +1,14 @@
-"""Which log a process compacts next, and when: one cleaning at a time, of the log with the largest dirty share that is due [L25].
+"""Which log a process compacts next, and when: one cleaning at a time, of the log with the largest
+dirty share that is due [L25].
 
-A round looks at every compacted log that is open here. Where none is due the next round comes after ``log.cleaner.backoff.ms``; after a
-cleaning it comes at once, since there may be more. The work is an order, ``Clean``, carried out by the shell beside everything else;
-its end comes back as ``CleaningEnded``.
+A round looks at every compacted log that is open here. Where none is due the next round comes after
+``log.cleaner.backoff.ms``; after a cleaning it comes at once, since there may be more. The work is
+an order, ``Clean``, carried out by the shell beside everything else; its end comes back as
+``CleaningEnded``.
 
-A damaged batch leaves its log uncleaned from there on, until it was cut or is opened anew; the log is scrubbed next. A disk that is
-full is no reason to take the replica offline, as it can still be read: the log is tried again in a later round. Any other IO error
-takes it offline.
+A damaged batch leaves its log uncleaned from there on, until it was cut or is opened anew; the log
+is scrubbed next. A disk that is full is no reason to take the replica offline, as it can still be
+read: the log is tried again in a later round. Any other IO error takes it offline.
 
 Invariant (``check``): nothing is awaited but the end of ``_current`` or the timer.
 """

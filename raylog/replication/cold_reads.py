@@ -1,16 +1,19 @@
-"""Cold reads: what was asked for and is not in the page cache is loaded in a thread, while those who asked wait.
+"""Cold reads: what was asked for and is not in the page cache is loaded in a thread, while those
+who asked wait.
 
-A read of a log that would wait for the disk raises NotInMemory. The host then orders ``Load`` for that place, keeps the request, and
-reads again when ``Loaded`` says that the bytes are there. Loaded bytes may be thrown out again before they are read, and one answer may
-need several places (an index, then the log), so a request may wait for several loads in turn; after ``LOADS_PER_FETCH`` or
+A read of a log that would wait for the disk raises NotInMemory. The host then orders ``Load`` for
+that place, keeps the request, and reads again when ``Loaded`` says that the bytes are there. Loaded
+bytes may be thrown out again before they are read, and one answer may need several places (an
+index, then the log), so a request may wait for several loads in turn; after ``LOADS_PER_FETCH`` or
 ``LOADS_PER_LIST_OFFSETS`` it is read once without such care, so that it ends.
 
-One load is in flight per place: a file and a position in it. (The size does not count: it grows with the log that a request reads to
-the end of.) The order names no request, only a file, so it outlives whatever happens meanwhile to the replica: the segment may be cut
-or deleted, the replica removed, failed, or following. Whoever waited is then answered from what is true at that time.
+One load is in flight per place: a file and a position in it. (The size does not count: it grows
+with the log that a request reads to the end of.) The order names no request, only a file, so it
+outlives whatever happens meanwhile to the replica: the segment may be cut or deleted, the replica
+removed, failed, or following. Whoever waited is then answered from what is true at that time.
 
-Invariants (``check``): every load in flight was ordered once and will be reported; a parked request that lacks a place stands
-in line for it.
+Invariants (``check``): every load in flight was ordered once and will be reported; a parked request
+that lacks a place stands in line for it.
 """
 
 from __future__ import annotations

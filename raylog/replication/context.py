@@ -1,8 +1,10 @@
-"""What the replicas of one process share: who they are, their settings, their clockwork, and where their orders go.
+"""What the replicas of one process share: who they are, their settings, their clockwork, and where
+their orders go.
 
-One ``HostContext`` exists per ``ReplicaHost``. Replicas, parked requests and fetch streams append to ``effects`` while
-the host handles an event and collect in ``woken`` the parked fetches that the event may have freed; the host re-reads
-those at the end of the event, once each, and hands ``effects`` to the shell.
+One ``HostContext`` exists per ``ReplicaHost``. Replicas, parked requests and fetch streams append
+to ``effects`` while the host handles an event and collect in ``woken`` the parked fetches that the
+event may have freed; the host re-reads those at the end of the event, once each, and hands
+``effects`` to the shell.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ Deadline = WheelTimer[Expire]
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """The configs of brokers that are of the processes that hold replicas, under their names (``.`` becomes ``_``).
+    """The configs of brokers that are of the processes that hold replicas, under their names (``.``
+    becomes ``_``).
 
-    What the controller sends replaces those that a process was started with. ``log_cleaner_backoff_ms`` and
-    ``log_scrub_interval_ms`` come with the logs instead (``LogConfig``); here they hold for logs that were told none.
+    What the controller sends replaces those that a process was started with.
+    ``log_cleaner_backoff_ms`` and ``log_scrub_interval_ms`` come with the logs instead
+    (``LogConfig``); here they hold for logs that were told none.
     """
 
     replica_lag_time_max_ms: int = setting("replica.lag.time.max.ms")
@@ -64,7 +68,9 @@ class HostConfig:
 
 
 class HostContext:
-    """Shared by everything in one host. ``connected``: a session to the active controller is up, as far as known."""
+    """Shared by everything in one host. ``connected``: a session to the active controller is up, as
+    far as known.
+    """
 
     __slots__ = (
         "broker_id",
@@ -118,11 +124,15 @@ class HostContext:
         self.request_ids = 0
 
     def absence(self, id: TopicIdPartition) -> tuple[int, LeaderHint | None]:
-        """The error of a request for a replica that is not here, and who leads it if this process once had it."""
+        """The error of a request for a replica that is not here, and who leads it if this process
+        once had it.
+        """
         hint = self.released.get(id)
         return (UNKNOWN_TOPIC_OR_PARTITION, None) if hint is None else (NOT_LEADER_OR_FOLLOWER, hint)
 
     def next_request_id(self) -> int:
-        """For AlterPartition: unique within the process, so an answer to a forgotten request is recognised."""
+        """For AlterPartition: unique within the process, so an answer to a forgotten request is
+        recognised.
+        """
         self.request_ids += 1
         return self.request_ids

@@ -1,15 +1,18 @@
 """Fetches of consumers and followers: read what there is, answer what has enough, park the rest.
 
-A fetch reads the partitions in the order asked, sharing ``max_bytes``; the first batch found is returned whole even if
-it is larger. A follower's answer leaves out partitions that have no news for it, a consumer's names them all.
+A fetch reads the partitions in the order asked, sharing ``max_bytes``; the first batch found is
+returned whole even if it is larger. A follower's answer leaves out partitions that have no news for
+it, a consumer's names them all.
 
-Records, errors and a risen log start answer a follower at once. A high watermark that alone has risen waits a few milliseconds
-for records that it can go with: else each record would cost every follower two answers and two fetches.
+Records, errors and a risen log start answer a follower at once. A high watermark that alone has
+risen waits a few milliseconds for records that it can go with: else each record would cost every
+follower two answers and two fetches.
 
-Reading never waits for the disk: records that are not in memory count as not there yet while they are loaded
-(``cold_reads.py``). A follower takes it for the end of the log when an answer without any records leaves a partition out; so
-such an answer names a partition whose records are being loaded with REQUEST_TIMED_OUT, and one whose records the throttle holds back
-with THROTTLING_QUOTA_EXCEEDED, and the follower asks again.
+Reading never waits for the disk: records that are not in memory count as not there yet while they
+are loaded (``cold_reads.py``). A follower takes it for the end of the log when an answer without
+any records leaves a partition out; so such an answer names a partition whose records are being
+loaded with REQUEST_TIMED_OUT, and one whose records the throttle holds back with
+THROTTLING_QUOTA_EXCEEDED, and the follower asks again.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 class _Reading(NamedTuple):
     """What a fetch would be answered now, and whether that is worth sending before its time is up.
 
-    ``lacking`` has to be loaded to say more. ``is_outdated``: all that is new is the high watermark of a follower's partition.
+    ``lacking`` has to be loaded to say more. ``is_outdated``: all that is new is the high watermark
+    of a follower's partition.
     """
 
     results: list[FetchPartitionResult]
@@ -63,7 +67,9 @@ class FetchRequests:
         self._copying_out = copying_out
 
     def at_once(self, part: FetchPartition, terms: FetchReceived) -> FetchPartitionResult | None:
-        """What a consumer's fetch from one partition finds in memory, if it is enough; None where anything is otherwise."""
+        """What a consumer's fetch from one partition finds in memory, if it is enough; None where
+        anything is otherwise.
+        """
         replica = self._replicas.get(part.id)
         if replica is None or replica.leader is None or part.fetch_offset >= replica.open_log().high_watermark:
             return None
@@ -99,7 +105,9 @@ class FetchRequests:
             self._context.outdated[fetch] = None
 
     def _count_follower(self, event: FetchReceived, now_ms: int) -> None:
-        """Note how far the follower is before anything is read, so that the answer has the newest high watermark."""
+        """Note how far the follower is before anything is read, so that the answer has the newest
+        high watermark.
+        """
         for part in event.partitions:
             replica = self._replicas.get(part.id)
             if replica is not None and replica.leader is not None:
@@ -183,7 +191,9 @@ class FetchRequests:
         held_back: Iterable[TopicIdPartition],
         lacking: Lacking,
     ) -> list[FetchPartitionResult]:
-        """The results of a follower's fetch in the order asked, with an error for each partition whose records have to wait."""
+        """The results of a follower's fetch in the order asked, with an error for each partition
+        whose records have to wait.
+        """
         errors = dict.fromkeys(held_back, THROTTLED) | {id: REQUEST_TIMED_OUT for id, _ in lacking}
         by_id = {result.id: result for result in results}
         by_id |= {id: self._replicas[id].refused_fetch(error) for id, error in errors.items()}
@@ -225,7 +235,9 @@ class FetchRequests:
                         self._parked.put_off(fetch, now_ms)
 
     def tell_soon(self, now_ms: int) -> None:
-        """Have followers whose fetches stay parked know the high watermark soon. The records behind it mostly come before."""
+        """Have followers whose fetches stay parked know the high watermark soon. The records behind
+        it mostly come before.
+        """
         due_ms = now_ms + self._context.config.high_watermark_news_ms
         for fetch in self._context.outdated:
             self._parked.hasten(fetch, due_ms)

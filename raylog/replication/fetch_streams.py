@@ -1,22 +1,25 @@
-"""The fetches of this process's followers: one stream per leading process, at most one fetch in flight in each.
+"""The fetches of this process's followers: one stream per leading process, at most one fetch in
+flight in each.
 
-A fetch asks for every partition followed there, except those that pause after an error and those whose last append
-waits for a flush. While any are held back the fetch asks the leader to answer sooner, so that they are not kept waiting
-by a long poll of the others. Throttled partitions share what the process may copy now; while that is nothing they are held
-back, too. A follower answers nobody until its first fetch, and acks=all waits for it; so a partition
-that is newly followed does not wait for the fetch in flight: that one is given up (its answer will be dropped by its
-id) and another leaves at once. Assignments come in bursts, hence one millisecond to collect them.
+A fetch asks for every partition followed there, except those that pause after an error and those
+whose last append waits for a flush. While any are held back the fetch asks the leader to answer
+sooner, so that they are not kept waiting by a long poll of the others. Throttled partitions share
+what the process may copy now; while that is nothing they are held back, too. A follower answers
+nobody until its first fetch, and acks=all waits for it; so a partition that is newly followed does
+not wait for the fetch in flight: that one is given up (its answer will be dropped by its id) and
+another leaves at once. Assignments come in bursts, hence one millisecond to collect them.
 
-The leader answers as soon as there is news of any partition, so how long a fetch may wait only says how often a quiet stream asks in
-vain, each time for all that it follows. The wait doubles with each answer that brings nothing, up to sixteen times
-``replica.fetch.wait.max.ms``, and stays well below what makes a follower lag; with the first news, a new assignment or a failure it
-is the short one again.
+The leader answers as soon as there is news of any partition, so how long a fetch may wait only says
+how often a quiet stream asks in vain, each time for all that it follows. The wait doubles with each
+answer that brings nothing, up to sixteen times ``replica.fetch.wait.max.ms``, and stays well below
+what makes a follower lag; with the first news, a new assignment or a failure it is the short one
+again.
 
-A stream whose fetch failed pauses, longer each time up to ``replica.fetch.backoff.ms``; a new assignment ends the
-pause.
+A stream whose fetch failed pauses, longer each time up to ``replica.fetch.backoff.ms``; a new
+assignment ends the pause.
 
-Invariants (``check``): a replica is in one stream at most, in that of the leader it knows; a stream without a fetch in
-flight has a timer or nothing to ask; ids of fetches never repeat.
+Invariants (``check``): a replica is in one stream at most, in that of the leader it knows; a stream
+without a fetch in flight has a timer or nothing to ask; ids of fetches never repeat.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ HELD_BACK_WAIT_MS = 5
 
 
 class FetchStream:
-    """The stream to one process: ``followed`` in the order of asking, which rotates so that a full answer starves nobody."""
+    """The stream to one process: ``followed`` in the order of asking, which rotates so that a full
+    answer starves nobody.
+    """
 
     __slots__ = (
         "context",
@@ -75,7 +80,9 @@ class FetchStream:
         self.in_flight = None
 
     def renew(self, now_ms: int) -> None:
-        """Something new to ask for: end any pause; ask at once, or where a fetch is in flight, give it up and ask in a moment."""
+        """Something new to ask for: end any pause; ask at once, or where a fetch is in flight, give
+        it up and ask in a moment.
+        """
         self.failures = 0
         self.nothing_new = 0
         self.paused_until_ms = 0
@@ -148,7 +155,9 @@ class FetchStream:
         return min(wait_ms << min(self.nothing_new, LONGER_WAITS_MAX), longest_ms)
 
     def _throttled_bytes_max(self) -> int:
-        """What each throttled partition may ask for now: each the same part, so that one without news leaves the others theirs."""
+        """What each throttled partition may ask for now: each the same part, so that one without
+        news leaves the others theirs.
+        """
         allowance = self.context.copying_in.allowance
         if not 0 < allowance < UNLIMITED:
             return allowance
@@ -234,7 +243,9 @@ class FetchStreams:
         return self.fetch_ids
 
     def update(self, replica: Replica, now_ms: int) -> None:
-        """A replica's role may have changed: put it into the stream where it belongs, out of any other."""
+        """A replica's role may have changed: put it into the stream where it belongs, out of any
+        other.
+        """
         follower = replica.follower
         leader = follower.leader if follower is not None else None
         if follower is None or leader is None or leader.endpoint is None:

@@ -1,12 +1,13 @@
-"""When appends to one log are complete: at once, or where ``flush.messages`` demands it, when a flush has returned.
+"""When appends to one log are complete: at once, or where ``flush.messages`` demands it, when a
+flush has returned.
 
-``completed_end`` is the offset below which every append is complete. It is the leader's own end in the high watermark
-and the limit of what a follower's next fetch may promise (DESIGN §5). At most one flush is in flight; it covers what
-was appended before it was asked for. ``flush.ms`` flushes too, later, and completes nothing: it bounds what a power
-loss takes, as in Kafka.
+``completed_end`` is the offset below which every append is complete. It is the leader's own end in
+the high watermark and the limit of what a follower's next fetch may promise (DESIGN §5). At most
+one flush is in flight; it covers what was appended before it was asked for. ``flush.ms`` flushes
+too, later, and completes nothing: it bounds what a power loss takes, as in Kafka.
 
-Invariants (``check``): completed_end ≤ log end offset, and equal to it while nothing is held back; a truncation takes
-back what a flush in flight would have promised for the bytes that are gone.
+Invariants (``check``): completed_end ≤ log end offset, and equal to it while nothing is held back;
+a truncation takes back what a flush in flight would have promised for the bytes that are gone.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Flushing:
         self.flush_ms = self.log.config.flush_ms
 
     def appended(self, now_ms: int) -> None:
-        """Records were appended (or the log was opened): complete them, or demand a flush that will."""
+        """Records were appended (or the log was opened): complete them, or demand a flush that
+        will.
+        """
         log = self.log
         if self.held or log.unflushed_messages >= self.flush_messages:
             self.held = True
@@ -113,7 +116,9 @@ class Flushing:
             self.context.effects.append(Flush(self.id, self.log, self.in_flight_end))
 
     def _flush_cut(self) -> None:
-        """What was cut shall not come back with a loss of power. Nobody waits for this, unless the log rolls before it is done."""
+        """What was cut shall not come back with a loss of power. Nobody waits for this, unless the
+        log rolls before it is done.
+        """
         if self.log.flushes.cut_is_unflushed:
             self._flush()
 

@@ -1,19 +1,23 @@
-"""The folders of one process's replicas: when a log is opened, when that is tried again, and when a folder is deleted.
+"""The folders of one process's replicas: when a log is opened, when that is tried again, and when a
+folder is deleted.
 
-*Opening.* A folder that another process has locked is tried again soon, for as long as it takes (DESIGN §3). An opening
-that failed otherwise takes the replica offline, and is tried again with a growing pause: what was in its way (no file
-descriptors left, a disk that was full or did not answer) may pass, and a process that holds many replicas does not end
-because one of them could not be opened. Once a log is open, an IO error is final in this process.
+*Opening.* A folder that another process has locked is tried again soon, for as long as it takes
+(DESIGN §3). An opening that failed otherwise takes the replica offline, and is tried again with a
+growing pause: what was in its way (no file descriptors left, a disk that was full or did not
+answer) may pass, and a process that holds many replicas does not end because one of them could not
+be opened. Once a log is open, an IO error is final in this process.
 
-*Deleting.* A replica that has a log open closes it and deletes the folder in one (``CloseLog``). One that has none, or is
-not known here at all, may have a folder all the same (``RemoveFolder``). Either way the controller hears of it when the
-folder is gone, and a deletion that fails, or meets a lock, is tried again. An Assignment of the same replica ends that.
+*Deleting.* A replica that has a log open closes it and deletes the folder in one (``CloseLog``).
+One that has none, or is not known here at all, may have a folder all the same (``RemoveFolder``).
+Either way the controller hears of it when the folder is gone, and a deletion that fails, or meets a
+lock, is tried again. An Assignment of the same replica ends that.
 
-*Letting go.* A replica that another process of the disk holds from now on is closed cleanly, and its folder stays. The controller hears of
-it when the folder is unlocked. An opening that is under way is waited for; an Assignment that comes meanwhile keeps the replica.
+*Letting go.* A replica that another process of the disk holds from now on is closed cleanly, and
+its folder stays. The controller hears of it when the folder is unlocked. An opening that is under
+way is waited for; an Assignment that comes meanwhile keeps the replica.
 
-Invariants (``check``): a removal or a release that waits for an opening has a replica that is being opened; otherwise the replica of a
-removal is not in the table.
+Invariants (``check``): a removal or a release that waits for an opening has a replica that is being
+opened; otherwise the replica of a removal is not in the table.
 """
 
 from __future__ import annotations
@@ -52,7 +56,9 @@ class Folders:
     # -------------------------------------------------------------- opening
 
     def assigned(self, id: TopicIdPartition) -> None:
-        """It is this process's again, or still: what was ordered to be deleted stays, if it is there yet."""
+        """It is this process's again, or still: what was ordered to be deleted stays, if it is
+        there yet.
+        """
         self._removals.pop(id, None)
         self._releasing.discard(id)
         self._context.released.pop(id, None)
@@ -62,7 +68,9 @@ class Folders:
         self._context.effects.append(OpenLog(replica.assignment))
 
     def opened(self, replica: Replica, event: LogOpened, now_ms: int) -> bool:
-        """Whether the replica can go on with the log. Otherwise it was removed meanwhile, or has to wait."""
+        """Whether the replica can go on with the log. Otherwise it was removed meanwhile, or has to
+        wait.
+        """
         replica.is_opening = False
         pending = self._removals.get(event.id)
         if pending is not None:

@@ -1,20 +1,23 @@
-"""What a replica does while it follows one leader epoch: ask the leader for records, cut its log where the two diverge,
-append.
+"""What a replica does while it follows one leader epoch: ask the leader for records, cut its log
+where the two diverge, append.
 
-Two states. *Truncating*, from the start of the epoch: the log may hold records that the leader does not have. The fetch
-names the epoch of the last record here; if that epoch ends earlier at the leader, the answer is a diverging epoch
-instead of records, the log is cut, and the next fetch asks again (KIP-595; at most one round per epoch that the logs do
-not share). *Fetching*, after the first answer without divergence: everything here is in the leader's log too. Nothing
-is ever cut by the high watermark (TV-21, TV-22).
+Two states. *Truncating*, from the start of the epoch: the log may hold records that the leader does
+not have. The fetch names the epoch of the last record here; if that epoch ends earlier at the
+leader, the answer is a diverging epoch instead of records, the log is cut, and the next fetch asks
+again (KIP-595; at most one round per epoch that the logs do not share). *Fetching*, after the first
+answer without divergence: everything here is in the leader's log too. Nothing is ever cut by the
+high watermark (TV-21, TV-22).
 
-A fetch offset promises that everything below is appended, so a fetch leaves only after the append, and where
-``flush.messages`` demands a flush, after that. After each answer the high watermark is min(log end, leader's high
-watermark), never going back, and the log start follows the leader's. A log that was found suspect or missing is trusted
-again (``Log.trust``) when it is known to hold all that was committed: it has a record of this epoch and reaches the
-leader's high watermark, or the leader has nothing more.
+A fetch offset promises that everything below is appended, so a fetch leaves only after the append,
+and where ``flush.messages`` demands a flush, after that. After each answer the high watermark is
+min(log end, leader's high watermark), never going back, and the log start follows the leader's. A
+log that was found suspect or missing is trusted again (``Log.trust``) when it is known to hold all
+that was committed: it has a record of this epoch and reaches the leader's high watermark, or the
+leader has nothing more.
 
-A compacted log that was cut when it was opened, below what had been compacted, lacks older records whose place newer ones had
-taken: those went with the cut, and the leader may have lost them in an unclean election. It is copied from the start.
+A compacted log that was cut when it was opened, below what had been compacted, lacks older records
+whose place newer ones had taken: those went with the cut, and the leader may have lost them in an
+unclean election. It is copied from the start.
 
 The leader's answers, and what they lead to::
 
@@ -54,7 +57,9 @@ class Step(Enum):
 
 
 class Follower:
-    """The following role. It ends with its epoch; ``leader`` is None while nobody leads or the leader's address is unknown."""
+    """The following role. It ends with its epoch; ``leader`` is None while nobody leads or the
+    leader's address is unknown.
+    """
 
     __slots__ = ("failures", "leader", "leader_epoch", "log", "replica", "retry_at_ms", "truncating")
 
@@ -68,7 +73,9 @@ class Follower:
         self.retry_at_ms = 0
 
     def next_request(self, bytes_max: int) -> FetchPartition:
-        """The question for the leader, as the log stands now, for about ``bytes_max`` bytes at most."""
+        """The question for the leader, as the log stands now, for about ``bytes_max`` bytes at
+        most.
+        """
         log = self.log
         return FetchPartition(
             self.replica.id,
@@ -113,7 +120,8 @@ class Follower:
     def _is_all_deleted(self, result: FetchPartitionResult) -> bool:
         """Whether the leader's log starts where this one ends, inside the batch that came.
 
-        Then this log has another batch there. The leader cannot see it: its epochs are known from its start on.
+        Then this log has another batch there. The leader cannot see it: its epochs are known from
+        its start on.
         """
         log = self.log
         if log.log_end_offset != result.log_start_offset or not log.size_bytes:
@@ -134,12 +142,15 @@ class Follower:
             log.advance_log_start(start)
 
     def _holds_all(self, leader_high_watermark: int) -> bool:
-        """All that is committed is here. With a record of this epoch it has what the leader had when the epoch began."""
+        """All that is committed is here. With a record of this epoch it has what the leader had
+        when the epoch began.
+        """
         log = self.log
         return log.leader_epochs.latest_epoch == self.leader_epoch and log.log_end_offset >= leader_high_watermark
 
     def caught_up(self, request: FetchPartition) -> bool:
-        """The leader had nothing behind ``request``: if the log still ends there, it has all that the leader has.
+        """The leader had nothing behind ``request``: if the log still ends there, it has all that
+        the leader has.
 
         False if the disk failed.
         """
@@ -173,7 +184,9 @@ class Follower:
         return Step.FAILED
 
     def _cut(self, leader_epoch: int, leader_end: int) -> None:
-        """Cut the log to the last offset that it may share with the leader's, given where ``leader_epoch`` ends there."""
+        """Cut the log to the last offset that it may share with the leader's, given where
+        ``leader_epoch`` ends there.
+        """
         log = self.log
         epoch, end = log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
         if epoch == leader_epoch:

@@ -1,10 +1,11 @@
-"""The in-sync replicas of a partition as its leader knows them: the committed set, and the change it has asked for.
+"""The in-sync replicas of a partition as its leader knows them: the committed set, and the change
+it has asked for.
 
-Only the controller changes the ISR; the leader asks with AlterPartition and the partition epoch it knows, one request
-at a time. Whether a request was carried out is known only when an assignment with a higher partition epoch arrives, so
-from the moment of asking the leader counts the *maximal* ISR (committed or asked for) when it advances the high
-watermark: a member that the controller may already have taken in can be elected, and must not miss what was
-acknowledged (KIP-497).
+Only the controller changes the ISR; the leader asks with AlterPartition and the partition epoch it
+knows, one request at a time. Whether a request was carried out is known only when an assignment
+with a higher partition epoch arrives, so from the moment of asking the leader counts the *maximal*
+ISR (committed or asked for) when it advances the high watermark: a member that the controller may
+already have taken in can be elected, and must not miss what was acknowledged (KIP-497).
 
 What ends a request::
 
@@ -38,7 +39,9 @@ _STALE = frozenset(
 
 
 class InSyncReplicas:
-    """``committed`` is what the controller said last; ``maximal`` adds what was asked for and may hold already."""
+    """``committed`` is what the controller said last; ``maximal`` adds what was asked for and may
+    hold already.
+    """
 
     __slots__ = ("committed", "in_flight", "maximal", "partition_epoch", "retry_at_ms", "stale", "uncertain")
 
@@ -71,7 +74,9 @@ class InSyncReplicas:
         self.maximal += tuple(member for member in members if member not in self.maximal)
 
     def answered(self, answer: AlterPartitionAnswer, now_ms: int, *, backoff_ms: int) -> bool:
-        """Judge an answer; False when it belongs to no request in flight (it came late) and nothing was done."""
+        """Judge an answer; False when it belongs to no request in flight (it came late) and nothing
+        was done.
+        """
         if answer.request_id != self.in_flight:
             return False
         self.in_flight = None

@@ -1,23 +1,24 @@
-"""What a replica does while it leads one leader epoch: append, count the followers, move the high watermark, keep the
-ISR.
+"""What a replica does while it leads one leader epoch: append, count the followers, move the high
+watermark, keep the ISR.
 
-*Followers* are known by what they fetch: a fetch from offset n promises that everything below n is appended there. It
-counts only if it comes from the process (incarnation) that the assignment names and if the follower's log does not
-diverge from this one; anybody else may read.
+*Followers* are known by what they fetch: a fetch from offset n promises that everything below n is
+appended there. It counts only if it comes from the process (incarnation) that the assignment names
+and if the follower's log does not diverge from this one; anybody else may read.
 
-*High watermark* = the least end among the members of the maximal ISR (``isr.py``), this replica's own end being what is
-complete here (``flushing.py``). It stands still while the committed ISR is smaller than the minimum, and never goes
-back. A follower of which nothing is known yet in this epoch holds it.
+*High watermark* = the least end among the members of the maximal ISR (``isr.py``), this replica's
+own end being what is complete here (``flushing.py``). It stands still while the committed ISR is
+smaller than the minimum, and never goes back. A follower of which nothing is known yet in this
+epoch holds it.
 
-*ISR.* A member that has not been caught up with the log end within ``replica.lag.time.max.ms`` is asked out; a burst
-that it digests in that time does nothing (TV-23). A replica that has reached the high watermark and this epoch's start
-is asked in.
+*ISR.* A member that has not been caught up with the log end within ``replica.lag.time.max.ms`` is
+asked out; a burst that it digests in that time does nothing (TV-23). A replica that has reached the
+high watermark and this epoch's start is asked in.
 
-*Epochs.* This epoch enters the log's epoch list with its first append. Until then ``end_offset_for`` answers for it
-here.
+*Epochs.* This epoch enters the log's epoch list with its first append. Until then
+``end_offset_for`` answers for it here.
 
-Invariants (``check``): the high watermark is at most every known end of a maximal ISR member that was counted in; this
-replica is in its ISR.
+Invariants (``check``): the high watermark is at most every known end of a maximal ISR member that
+was counted in; this replica is in its ISR.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ LONG_AGO_MS = -(1 << 62)
 class FollowerProgress:
     """One follower as this leader has seen it in this epoch.
 
-    ``log_end_offset`` and ``log_start_offset`` are −1 until a fetch of the named incarnation was counted. ``sent_*`` is what the last
-    answer told it; a parked fetch returns when those are outdated. Only answers to ``newest_fetch`` count: a follower that asks again
-    has given up what it asked before, and drops the answer.
+    ``log_end_offset`` and ``log_start_offset`` are −1 until a fetch of the named incarnation was
+    counted. ``sent_*`` is what the last answer told it; a parked fetch returns when those are
+    outdated. Only answers to ``newest_fetch`` count: a follower that asks again has given up what
+    it asked before, and drops the answer.
     """
 
     __slots__ = (
@@ -87,7 +89,9 @@ class FollowerProgress:
 
 
 class Leader:
-    """The leading role. It ends with its epoch: a new epoch makes a new Leader, also on the same replica."""
+    """The leading role. It ends with its epoch: a new epoch makes a new Leader, also on the same
+    replica.
+    """
 
     __slots__ = (
         "_isr_followers",
@@ -153,7 +157,9 @@ class Leader:
     # -------------------------------------------------------------- append
 
     def completes_at_once(self, acks: int) -> bool:
-        """Whether an append with these acks is answered when it is done: no flush and no other replica is waited for."""
+        """Whether an append with these acks is answered when it is done: no flush and no other
+        replica is waited for.
+        """
         if self.replica.flushing.flush_messages != NEVER or self.replica.flushing.held:
             return False
         return acks == 1 or (acks == -1 and not self._isr_followers)
@@ -168,7 +174,8 @@ class Leader:
         *,
         sound: BatchView | None = None,
     ) -> tuple[ProducePartitionResult, int]:
-        """The result for the client, and the offset at which the append is complete (−1 after an error).
+        """The result for the client, and the offset at which the append is complete (−1 after an
+        error).
 
         ``checked``, ``sound``: what was found of the records before (``Log.append_as_leader``).
         """
@@ -201,7 +208,9 @@ class Leader:
         return result, appended.last_offset + 1
 
     def lacks_replicas(self) -> bool:
-        """The committed ISR is smaller than the minimum: acks=all is refused and the high watermark stands still."""
+        """The committed ISR is smaller than the minimum: acks=all is refused and the high watermark
+        stands still.
+        """
         return len(self.isr.committed) < self.min_isr
 
     def advance_high_watermark(self) -> None:
@@ -224,14 +233,17 @@ class Leader:
     # -------------------------------------------------------------- followers
 
     def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
-        """The answer to OffsetForLeaderEpoch: (epoch, end offset), (−1, −1) when nothing is known of it."""
+        """The answer to OffsetForLeaderEpoch: (epoch, end offset), (−1, −1) when nothing is known
+        of it.
+        """
         log = self.log
         latest = log.leader_epochs.latest_epoch
         if 0 <= leader_epoch < latest:
             return log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
         if leader_epoch < 0 or leader_epoch > self.leader_epoch:
             return UNKNOWN, UNKNOWN
-        # At or above the last epoch with records: its end is the log end, and this epoch starts there.
+        # At or above the last epoch with records: its end is the log end, and this epoch starts
+        # there.
         known = leader_epoch if leader_epoch == self.leader_epoch or latest < 0 else latest
         return known, log.log_end_offset
 
@@ -301,7 +313,9 @@ class Leader:
         return self.followers[member].incarnation
 
     def alter_partition_answered(self, answer: AlterPartitionAnswer, now_ms: int) -> None:
-        """A late answer is dropped; a refusal shrinks the maximal ISR back, so the high watermark may move."""
+        """A late answer is dropped; a refusal shrinks the maximal ISR back, so the high watermark
+        may move.
+        """
         backoff_ms = self.replica.context.config.alter_partition_backoff_ms
         if self.isr.answered(answer, now_ms, backoff_ms=backoff_ms):
             self._note_isr()
@@ -358,9 +372,11 @@ class Leader:
         return 0, self.low_watermark(), target
 
     def low_watermark(self) -> int:
-        """The least log start among this replica and the live ones; −1 while one of them is unknown.
+        """The least log start among this replica and the live ones; −1 while one of them is
+        unknown.
 
-        Also −1 while there are eligible leaders (ELR): whoever died may lead again, and would bring back what was deleted without it.
+        Also −1 while there are eligible leaders (ELR): whoever died may lead again, and would bring
+        back what was deleted without it.
         """
         if self.replica.assignment.elr:
             return -1

@@ -1,4 +1,6 @@
-"""What coordinators on watched replicas have to know (``watched.py``): who leads, and what is replicated. Effects of the host."""
+"""What coordinators on watched replicas have to know (``watched.py``): who leads, and what is
+replicated. Effects of the host.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from raylog.types import TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class LeadershipBegan:
-    """Of a watched replica: this process leads in that epoch. ``start_offset``: where its log ended before any record of it."""
+    """Of a watched replica: this process leads in that epoch. ``start_offset``: where its log ended
+    before any record of it.
+    """
 
     id: TopicIdPartition
     leader_epoch: int
@@ -26,7 +30,8 @@ class LeadershipEnded:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkMoved:
-    """Of a watched replica, leading or not: what is replicated, and below which offset no transaction is open.
+    """Of a watched replica, leading or not: what is replicated, and below which offset no
+    transaction is open.
 
     It moves backwards only where the log was cut (an unclean election) or is another one.
     """

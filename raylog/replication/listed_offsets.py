@@ -1,4 +1,6 @@
-"""ListOffsets for one replica: an offset by timestamp, or by one of Kafka's names for the places in a log."""
+"""ListOffsets for one replica: an offset by timestamp, or by one of Kafka's names for the places in
+a log.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ UNSUPPORTED_VERSION = ErrorCode.unsupported_version.value
 def list_offset(
     replica: Replica, request: ListOffsetsPartition, of: ListOffsetsReceived, *, in_memory: bool
 ) -> ListOffsetsPartitionResult:
-    """One offset by timestamp or by name (Kafka's ``fetchOffsetForTimestamp``); a leader's answer only.
+    """One offset by timestamp or by name (Kafka's ``fetchOffsetForTimestamp``); a leader's answer
+    only.
 
     ``in_memory``: raises NotInMemory rather than wait for the disk.
     """

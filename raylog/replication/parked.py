@@ -1,8 +1,8 @@
-"""Requests that wait: produces for their records to be complete, fetches for something to read, deletions for the
-followers.
+"""Requests that wait: produces for their records to be complete, fetches for something to read,
+deletions for the followers.
 
-Every replica has ``Watchers``: who waits for what at this partition. Each way a wait can end has one method there,
-called by the replica at the moment it happens, so nothing is ever polled::
+Every replica has ``Watchers``: who waits for what at this partition. Each way a wait can end has
+one method there, called by the replica at the moment it happens, so nothing is ever polled::
 
     waits                      ends when
     produce, not appended yet  the partition serves (``awaited``)
@@ -16,15 +16,16 @@ called by the replica at the moment it happens, so nothing is ever polled::
     offsets by timestamp       the records or indexes that have to be searched are loaded; only that, so they have no deadline
     all others                 their deadline comes, their client goes away, or the replica can serve no more
 
-A parked request may wait at many partitions. A produce or a deletion is answered when its last partition is settled; a
-fetch that wakes is read again in full and answered if it has enough. All that one event wakes is read once, at the end
-of the event.
+A parked request may wait at many partitions. A produce or a deletion is answered when its last
+partition is settled; a fetch that wakes is read again in full and answered if it has enough. All
+that one event wakes is read once, at the end of the event.
 
-A consumer's fetch that waits for a load may wait a little longer than it asked for, or one that never waits would ask in a
-circle. A follower's may not: it also asks for others, and is told which partitions to ask for again.
+A consumer's fetch that waits for a load may wait a little longer than it asked for, or one that
+never waits would ask in a circle. A follower's may not: it also asks for others, and is told which
+partitions to ask for again.
 
-Invariants: a parked request has an armed deadline, or lacks a place that is being loaded; it is known by its token
-until it is answered; it is answered exactly once.
+Invariants: a parked request has an armed deadline, or lacks a place that is being loaded; it is
+known by its token until it is answered; it is answered exactly once.
 """
 
 from __future__ import annotations
@@ -55,13 +56,16 @@ if TYPE_CHECKING:
     from raylog.replication.replica import Replica
 
 TOGETHER = 128
-"""Into how many parts a consumer's wait is cut. It ends where one of them does, so that the waits of many end together."""
+"""Into how many parts a consumer's wait is cut. It ends where one of them does, so that the waits
+of many end together.
+"""
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = ErrorCode.not_enough_replicas_after_append.value
 
 
 class ParkedProduce:
-    """A produce that waits at ``pending`` partitions; ``results`` are already what a success will say.
+    """A produce that waits at ``pending`` partitions; ``results`` are already what a success will
+    say.
 
     ``late`` are those of its partitions that do not serve yet. With ``acks`` 0 there is no reply.
     """
@@ -79,7 +83,9 @@ class ParkedProduce:
         self.deadline: Deadline | None = None
 
     def wait_for(self, index: int, replica: Replica, required_end: int) -> None:
-        """Its records there are appended; they have to be committed, or complete on the leader alone."""
+        """Its records there are appended; they have to be committed, or complete on the leader
+        alone.
+        """
         wait = ProduceWait(self, index, replica, required_end)
         self.waits.append(wait)
         self.pending += 1
@@ -108,7 +114,9 @@ class ParkedProduce:
 
 
 class ProduceWait:
-    """One partition of a parked produce: complete when the offset it watches reaches ``required_end``."""
+    """One partition of a parked produce: complete when the offset it watches reaches
+    ``required_end``.
+    """
 
     __slots__ = ("index", "produce", "replica", "required_end", "settled")
 
@@ -142,9 +150,9 @@ class ProduceWait:
 class ParkedFetch:
     """A fetch that waits for ``min_bytes``; ``replicas`` are those it watches.
 
-    ``due_ms`` is when its own wait ends, ``load_due_ms`` how long it may wait while it lacks places (path, position) that are being
-    loaded; ``loads`` counts those that it has waited for. ``unled`` are the partitions of which it could not be said whether this
-    process leads them.
+    ``due_ms`` is when its own wait ends, ``load_due_ms`` how long it may wait while it lacks places
+    (path, position) that are being loaded; ``loads`` counts those that it has waited for. ``unled``
+    are the partitions of which it could not be said whether this process leads them.
     """
 
     __slots__ = (
@@ -215,7 +223,9 @@ class ParkedDeletion:
 
 
 class DeletionWait:
-    """One partition of a parked deletion: done when every live replica's log starts at or after ``required_start``."""
+    """One partition of a parked deletion: done when every live replica's log starts at or after
+    ``required_start``.
+    """
 
     __slots__ = ("deletion", "index", "replica", "required_start", "settled")
 
@@ -319,7 +329,9 @@ Request = ParkedProduce | ParkedFetch | ParkedDeletion | ParkedListOffsets
 
 
 class Parked:
-    """All parked requests of one host, by token. ``give_up`` ends a late append whose request has no time left."""
+    """All parked requests of one host, by token. ``give_up`` ends a late append whose request has
+    no time left.
+    """
 
     __slots__ = ("by_token", "context", "give_up")
 
@@ -339,7 +351,8 @@ class Parked:
         acks: int,
         now_ms: int,
     ) -> ParkedProduce:
-        """Wait until each (index, replica, required end) of ``waits`` is committed, or complete on the leader alone.
+        """Wait until each (index, replica, required end) of ``waits`` is committed, or complete on
+        the leader alone.
 
         The caller sees to each (index, partition) of ``late``, which is to be appended.
         """
@@ -355,8 +368,8 @@ class Parked:
     def park_fetch(self, fetch: ParkedFetch, *, follower: bool, now_ms: int) -> None:
         """Wait for news of what it asks for, for ``max_wait_ms`` at most.
 
-        A consumer is answered by up to a ``TOGETHER``-th of its wait sooner, at the same time as others: a thousand idle ones would
-        else wake the process a thousand times in one wait.
+        A consumer is answered by up to a ``TOGETHER``-th of its wait sooner, at the same time as
+        others: a thousand idle ones would else wake the process a thousand times in one wait.
         """
         for replica in fetch.replicas:
             (replica.watchers.followers if follower else replica.watchers.consumers)[fetch] = None
@@ -368,7 +381,9 @@ class Parked:
         self.by_token[fetch.token] = fetch
 
     def put_off(self, fetch: ParkedFetch, now_ms: int) -> None:
-        """Set a consumer's deadline by whether it waits for a load. It is put off once, by the first, not by each."""
+        """Set a consumer's deadline by whether it waits for a load. It is put off once, by the
+        first, not by each.
+        """
         deadline_ms = fetch.due_ms
         if fetch.lacks and fetch.request.replica_id < 0:
             if fetch.load_due_ms is None:
@@ -429,7 +444,9 @@ class Parked:
         self._forget(search.token, search)
 
     def cancel(self, token: Token) -> Request | None:
-        """The client went away: forget its request and return it. Records that it produced stay produced."""
+        """The client went away: forget its request and return it. Records that it produced stay
+        produced.
+        """
         request = self.by_token.get(token)
         if isinstance(request, ParkedFetch):
             self.unpark_fetch(request)

@@ -1,20 +1,24 @@
-"""Produce requests of one host: appended in the order of their arrival, those with much to check after a thread has checked them.
+"""Produce requests of one host: appended in the order of their arrival, those with much to check
+after a thread has checked them.
 
-What a leader checks in a batch may take long (``raylog.log.record_validation``), and the loop must not wait for it. Such a request is
-*held*: ``CheckRecords`` orders the work, ``RecordsChecked`` reports its end, and then the request is appended as any other. What
-the thread found depends on the bytes and the topic's configuration only. Whether this replica still leads, whether the batch is a
+What a leader checks in a batch may take long (``raylog.log.record_validation``), and the loop must
+not wait for it. Such a request is *held*: ``CheckRecords`` orders the work, ``RecordsChecked``
+reports its end, and then the request is appended as any other. What the thread found depends on the
+bytes and the topic's configuration only. Whether this replica still leads, whether the batch is a
 repeat, how many replicas are in sync: all that is judged at the append.
 
-Order. A request that names a partition of a held one waits behind it, in that partition's line; a request leaves when its own checks
-are done and it is first in every line that it stands in. So the batches of each partition are appended as they came, while
-requests for other partitions pass. A held request is a request on its way: it ends by its append, whatever becomes of its client.
+Order. A request that names a partition of a held one waits behind it, in that partition's line; a
+request leaves when its own checks are done and it is first in every line that it stands in. So the
+batches of each partition are appended as they came, while requests for other partitions pass. A
+held request is a request on its way: it ends by its append, whatever becomes of its client.
 
-Late appends. Records for a partition that will serve any moment (``awaited``) are appended when it does, while the request's other
-records are not held up. The request is parked meanwhile. In its turn the partition's share goes the way of a request of its own, under a
-token that the machine made up. What no longer waits for it, because the client went away or the time is up, is not appended.
+Late appends. Records for a partition that will serve any moment (``awaited``) are appended when it
+does, while the request's other records are not held up. The request is parked meanwhile. In its
+turn the partition's share goes the way of a request of its own, under a token that the machine made
+up. What no longer waits for it, because the client went away or the time is up, is not appended.
 
-Invariants (``check``): every held request stands in the line of each of its partitions, once; a request that is first in all its
-lines waits for a check.
+Invariants (``check``): every held request stands in the line of each of its partitions, once; a
+request that is first in all its lines waits for a check.
 """
 
 from __future__ import annotations
@@ -56,7 +60,9 @@ _NOTHING_CHECKED: Mapping[int, CheckedRecords] = {}
 
 
 def _holds_several_batches(records: Buffer) -> bool:
-    """Whether more follows a first batch. Kafka refuses that, too: so many small batches could hold up the loop."""
+    """Whether more follows a first batch. Kafka refuses that, too: so many small batches could hold
+    up the loop.
+    """
     size = peek_size(records)
     return size is not None and HEADER_SIZE <= size < len(records)
 
@@ -91,7 +97,8 @@ class ProduceRequests:
     def at_once(
         self, id: TopicIdPartition, acks: int, records: Buffer, now_ms: int, wall_ms: int
     ) -> ProducePartitionResult | None:
-        """Append a small batch that nothing is unusual about and that waits for nobody; the result is the whole answer.
+        """Append a small batch that nothing is unusual about and that waits for nobody; the result
+        is the whole answer.
 
         None, and nothing is done, where anything is otherwise: ``received`` takes it.
         """
@@ -288,7 +295,9 @@ class ProduceRequests:
         now_ms: int,
         wall_ms: int,
     ) -> tuple[ProducePartitionResult, int]:
-        """The result, and the offset that has to be reached before it holds; −1 where it holds already, or is an error."""
+        """The result, and the offset that has to be reached before it holds; −1 where it holds
+        already, or is an error.
+        """
         if replica is not None and replica.assignment.topic in INTERNAL_TOPICS:
             return ProducePartitionResult(part.id, INVALID_TOPIC_EXCEPTION), -1
         if replica is not None and replica.leader is not None and _holds_several_batches(part.records):

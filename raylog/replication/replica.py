@@ -10,24 +10,26 @@ Roles (``role``), how each answers requests, and where it goes::
     Offline    everything: KAFKA_STORAGE_ERROR                          → Opening (LogOpened, where the log could not be opened before);
                                                                           after an IO error of an open log nowhere in this process
 
-While it may lead soon (``may_lead_soon``) the host holds what only a leader can answer (``awaited``).
+While it may lead soon (``may_lead_soon``) the host holds what only a leader can answer
+(``awaited``).
 
-It leads when the assignment names its broker as leader *and* this very process (incarnation) as that broker's replica;
-a leader epoch that belongs to another incarnation of this broker is not ours to lead (DESIGN §6). Assignments whose
-leader or partition epoch is older than what is known are dropped; equal ones may bring another incarnation or address
-of a replica.
+It leads when the assignment names its broker as leader *and* this very process (incarnation) as
+that broker's replica; a leader epoch that belongs to another incarnation of this broker is not ours
+to lead (DESIGN §6). Assignments whose leader or partition epoch is older than what is known are
+dropped; equal ones may bring another incarnation or address of a replica.
 
-A replica knows no socket, no clock and no other replica; it reads its log and gives orders through its ``HostContext``.
-``leader.py`` and ``follower.py`` hold what belongs to one role; here is what outlives it: the log, flushing, those who
-wait, reading.
+A replica knows no socket, no clock and no other replica; it reads its log and gives orders through
+its ``HostContext``. ``leader.py`` and ``follower.py`` hold what belongs to one role; here is what
+outlives it: the log, flushing, those who wait, reading.
 
-Damage (``damaged``): bytes of the log have changed on the disk. The replica tells the controller and goes on in its role; what
-is damaged it refuses, with KAFKA_STORAGE_ERROR where another replica in sync can take over, else with CORRUPT_MESSAGE. When an
-epoch begins in which it follows and is in neither ISR nor ELR, it drops its log from the damage on and copies it from the leader.
+Damage (``damaged``): bytes of the log have changed on the disk. The replica tells the controller
+and goes on in its role; what is damaged it refuses, with KAFKA_STORAGE_ERROR where another replica
+in sync can take over, else with CORRUPT_MESSAGE. When an epoch begins in which it follows and is in
+neither ISR nor ELR, it drops its log from the damage on and copies it from the leader.
 
-Invariants (``check``): log start ≤ high watermark ≤ log end; exactly one of leader and follower is set in the role of
-that name; within a leader epoch the high watermark goes back only where truncation takes the records away (unclean
-election).
+Invariants (``check``): log start ≤ high watermark ≤ log end; exactly one of leader and follower is
+set in the role of that name; within a leader epoch the high watermark goes back only where
+truncation takes the records away (unclean election).
 """
 
 from __future__ import annotations
@@ -104,7 +106,9 @@ _NEXT: dict[Role, tuple[Role, ...]] = {
 
 
 class Replica:
-    """The machine of one partition. ``leader`` and ``follower`` are the current role's object, None in the others."""
+    """The machine of one partition. ``leader`` and ``follower`` are the current role's object, None
+    in the others.
+    """
 
     __slots__ = (
         "assignment",
@@ -162,7 +166,8 @@ class Replica:
     def may_lead_soon(self) -> bool:
         """Whether it does not lead, and the next election may be its own.
 
-        Nobody leads, or a former process of this broker is still named as the leader, and this replica is in the ISR or ELR.
+        Nobody leads, or a former process of this broker is still named as the leader, and this
+        replica is in the ISR or ELR.
         """
         if self.role is Role.LEADER or self.role is Role.OFFLINE:
             return False
@@ -204,7 +209,9 @@ class Replica:
         self._take_role(now_ms)
 
     def _note_throttles(self) -> None:
-        """Whether this replica is throttled as a follower now, and those who follow it, apart from the ISR."""
+        """Whether this replica is throttled as a follower now, and those who follow it, apart from
+        the ISR.
+        """
         assignment, me = self.assignment, self.context.broker_id
         config = dict(assignment.config)
         partition = assignment.partition
@@ -257,7 +264,8 @@ class Replica:
         self.leader = self.follower = None
 
     def fail(self, reason: str) -> None:
-        """An IO error, or a log that cannot be trusted: answer nothing more from it in this process.
+        """An IO error, or a log that cannot be trusted: answer nothing more from it in this
+        process.
 
         Or a log that could not be opened: answer nothing until it can be.
         """
@@ -281,7 +289,8 @@ class Replica:
         self.context.effects.append(Tell(ReplicaFailed(topic_id, partition, self.reason or "unknown")))
 
     def damaged(self, damage: Damage) -> None:
-        """Its log is damaged: tell the controller, who takes this replica out of the ISR as soon as another one there can lead.
+        """Its log is damaged: tell the controller, who takes this replica out of the ISR as soon as
+        another one there can lead.
 
         Of several places the first one counts: the log is cut there.
         """
@@ -296,7 +305,9 @@ class Replica:
             self.context.effects.append(Tell(frame))
 
     def _mend(self) -> None:
-        """Another epoch begins: drop the damage, if nobody counts on this log, before the first fetch in it says where it ends."""
+        """Another epoch begins: drop the damage, if nobody counts on this log, before the first
+        fetch in it says where it ends.
+        """
         assignment, me = self.assignment, self.context.broker_id
         if me in assignment.isr or me in assignment.elr:
             self._tell_damage()  # it was decided for another reason
@@ -310,7 +321,9 @@ class Replica:
         self.context.effects.append(Tell(ReplicaMended(*self.id)))
 
     def refusal_of_damage(self, offset: int) -> int:
-        """The error code of a read that met damaged bytes: ask again where another replica can take over, else give up."""
+        """The error code of a read that met damaged bytes: ask again where another replica can take
+        over, else give up.
+        """
         self.context.suspected.append((self, offset))
         me, assignment = self.context.broker_id, self.assignment
         others = [each for each in assignment.replicas if each.broker_id in assignment.isr and each.broker_id != me]
@@ -324,7 +337,9 @@ class Replica:
         self.close(delete=True)
 
     def let_go(self) -> None:
-        """Another process of the disk holds it now: end what waits, close the log cleanly and leave the folder."""
+        """Another process of the disk holds it now: end what waits, close the log cleanly and leave
+        the folder.
+        """
         self._leave_role()
         self.watchers.refuse_all(NOT_LEADER_OR_FOLLOWER, hint=self.context.released[self.id])
         self.watchers.wake_all()
@@ -381,13 +396,17 @@ class Replica:
         return ProducePartitionResult(self.id, self.refusal(), message=self.reason, hint=hint)
 
     def judge_epoch(self, current_leader_epoch: int) -> int:
-        """The error code for a request that believes in that leader epoch; 0 if it is right or says nothing."""
+        """The error code for a request that believes in that leader epoch; 0 if it is right or says
+        nothing.
+        """
         if current_leader_epoch == -1 or current_leader_epoch == self.assignment.leader_epoch:
             return 0
         return FENCED_LEADER_EPOCH if current_leader_epoch < self.assignment.leader_epoch else UNKNOWN_LEADER_EPOCH
 
     def refused_fetch(self, error: int) -> FetchPartitionResult:
-        """An error, with the offsets that help the other side and a hint where the leader is in question."""
+        """An error, with the offsets that help the other side and a hint where the leader is in
+        question.
+        """
         hint = self.hint if error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) else None
         log = self.log
         if log is None:
@@ -405,7 +424,8 @@ class Replica:
             if request.current_leader_epoch != self.assignment.leader_epoch:
                 return self.refused_fetch(self.judge_epoch(request.current_leader_epoch))
             if not follower and self.leader is None and self.context.broker_id not in self.assignment.isr:
-                # Nobody knows how far it lags behind. Who names no epoch wants this replica, as it is.
+                # Nobody knows how far it lags behind. Who names no epoch wants this replica, as it
+                # is.
                 return self.refused_fetch(NOT_LEADER_OR_FOLLOWER)
         offset = request.fetch_offset
         if offset < log.log_start_offset:
@@ -455,10 +475,11 @@ class Replica:
     def read(
         self, request: FetchPartition, max_bytes: int, of: FetchReceived, *, at_least_one: bool, in_memory: bool
     ) -> FetchPartitionResult:
-        """Records from the fetch offset on: up to the log end for a follower, to the high watermark for a consumer, to the last
-        stable offset for one that reads committed records only.
+        """Records from the fetch offset on: up to the log end for a follower, to the high watermark
+        for a consumer, to the last stable offset for one that reads committed records only.
 
-        The request has been validated. ``max_bytes`` ≤ 0 reads nothing. ``in_memory``: raises NotInMemory rather than wait for the disk.
+        The request has been validated. ``max_bytes`` ≤ 0 reads nothing. ``in_memory``: raises
+        NotInMemory rather than wait for the disk.
         """
         log = self.open_log()
         high_watermark, stable_end = log.high_watermark, log.stable_end_offset

@@ -1,8 +1,10 @@
-"""What the replicas of one host have read and written since it was last asked: for the report to the controller.
+"""What the replicas of one host have read and written since it was last asked: for the report to
+the controller.
 
-Only replicas that had traffic are here, so replicas that nobody uses cost nothing. A request that names several partitions counts for
-each of them that it brings records to or takes records from. Fetches that bring nothing are not counted: a consumer that
-waits at a thousand quiet partitions is no load of any of them.
+Only replicas that had traffic are here, so replicas that nobody uses cost nothing. A request that
+names several partitions counts for each of them that it brings records to or takes records from.
+Fetches that bring nothing are not counted: a consumer that waits at a thousand quiet partitions is
+no load of any of them.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class ReplicaTraffic:
             counts[2] += size
 
     def take(self) -> tuple[ReplicaLoad, ...]:
-        """The traffic since the last call, of the replicas that had most of it; counting begins anew."""
+        """The traffic since the last call, of the replicas that had most of it; counting begins
+        anew.
+        """
         counted, self._counts = self._counts, {}
         loads = [ReplicaLoad(*id, *counts) for id, counts in counted.items()]
         loads.sort(key=lambda each: (-each.cost, each.topic_id, each.partition))

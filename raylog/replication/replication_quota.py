@@ -1,7 +1,9 @@
-"""What a leader holds back from followers that are not in sync, because its process has copied all that it may for now.
+"""What a leader holds back from followers that are not in sync, because its process has copied all
+that it may for now.
 
-It owns the list of leaders whose followers' fetches wait for the throttle, and the timer that has those read again. Who is throttled is
-the assignment's word (``Replica.throttles_copying_out``) and the ISR's; how much may be copied is the account's (``throttle.py``).
+It owns the list of leaders whose followers' fetches wait for the throttle, and the timer that has
+those read again. Who is throttled is the assignment's word (``Replica.throttles_copying_out``) and
+the ISR's; how much may be copied is the account's (``throttle.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def is_throttled(replica: Replica, follower: int) -> bool:
-    """Whether what this replica sends that broker is paid from the throttle: it leads, is listed, and the broker is not in sync."""
+    """Whether what this replica sends that broker is paid from the throttle: it leads, is listed,
+    and the broker is not in sync.
+    """
     leader = replica.leader
     return leader is not None and replica.throttles_copying_out and follower not in leader.isr.maximal
 

@@ -1,17 +1,21 @@
 """When a process reads which of its logs through for damage, and what follows from what it finds.
 
-One log at a time is scrubbed at leisure, ``log.scrub.interval.ms`` after the last time (the first time a tenth of that after it was
-opened), the one that has been due for longest first. How fast it is read, ``log.scrub.io.max.bytes.per.second`` says to the shell. A
-read that met damaged bytes, and a report from outside (``raylog verify --repair``), have the segment in question read at once.
+One log at a time is scrubbed at leisure, ``log.scrub.interval.ms`` after the last time (the first
+time a tenth of that after it was opened), the one that has been due for longest first. How fast it
+is read, ``log.scrub.io.max.bytes.per.second`` says to the shell. A read that met damaged bytes, and
+a report from outside (``raylog verify --repair``), have the segment in question read at once.
 
-Damage seldom comes alone. After a log was found damaged all of it is read at leisure, before other logs, and once more if it was cut
-meanwhile. So an earlier damage is found soon, as a rule before this replica may lead again; nothing holds it back until then.
+Damage seldom comes alone. After a log was found damaged all of it is read at leisure, before other
+logs, and once more if it was cut meanwhile. So an earlier damage is found soon, as a rule before
+this replica may lead again; nothing holds it back until then.
 
-The work is an order, ``Scrub``; its end comes back as ``ScrubEnded``. A replica with damage tells the controller, and serves what is
-whole of its log until the controller has taken it out of the ISR and has raised the leader epoch; then it cuts the damage off and
-copies from the leader (``Replica``). Where no other replica is in sync nothing is cut: there is no other copy.
+The work is an order, ``Scrub``; its end comes back as ``ScrubEnded``. A replica with damage tells
+the controller, and serves what is whole of its log until the controller has taken it out of the ISR
+and has raised the leader epoch; then it cuts the damage off and copies from the leader
+(``Replica``). Where no other replica is in sync nothing is cut: there is no other copy.
 
-Reads that fail though every batch is whole are led astray by an index: that counts as damage of the index.
+Reads that fail though every batch is whole are led astray by an index: that counts as damage of the
+index.
 
 Invariant (``check``): a log has one urgent order at most, and there is one at leisure in all.
 """
@@ -105,7 +109,9 @@ class ScrubRounds:
     # -------------------------------------------------------------- at once
 
     def suspected(self, replica: Replica, offset: int) -> None:
-        """Reading at that offset met damaged bytes: have it looked into, unless that is known already."""
+        """Reading at that offset met damaged bytes: have it looked into, unless that is known
+        already.
+        """
         log = replica.log
         if log is None or replica.damage is not None or replica.id in self._urgent:
             return
@@ -113,7 +119,9 @@ class ScrubRounds:
         self._context.effects.append(Scrub(replica.id, log, scrubbing))
 
     def reported(self, event: DamageReported) -> None:
-        """Somebody who has compared this replica with others says that it is wrong from that offset on."""
+        """Somebody who has compared this replica with others says that it is wrong from that offset
+        on.
+        """
         replica = self._replicas.get(event.id)
         if replica is None or replica.log is None or not replica.log.log_start_offset <= event.offset:
             return

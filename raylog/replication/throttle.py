@@ -1,14 +1,18 @@
-"""How fast one process may copy in one direction: an account of bytes that fills with time (Kafka's replication quotas, Q9).
+"""How fast one process may copy in one direction: an account of bytes that fills with time (Kafka's
+replication quotas, Q9).
 
-A broker's rate is the controller's to divide (``replication_quota_rates``); a process has an account of its share for what it copies
-out as a leader and another for what it copies in as a follower. Only records on their way to a replica that is listed as throttled and
-not in sync are paid from it; members of the ISR are never held back, so a throttle costs nobody a place in it.
+A broker's rate is the controller's to divide (``replication_quota_rates``); a process has an
+account of its share for what it copies out as a leader and another for what it copies in as a
+follower. Only records on their way to a replica that is listed as throttled and not in sync are
+paid from it; members of the ISR are never held back, so a throttle costs nobody a place in it.
 
-The account fills at ``rate`` bytes per second up to what one second brings. Records come in whole batches, so it may be overdrawn by one
-batch; then nothing is copied until it is in credit again by what ``QUANTUM_MS`` brings, so that copying goes on in few large steps
-and not in many small ones. Within any time T at most ``rate`` × T, one second's worth, and one batch are copied.
+The account fills at ``rate`` bytes per second up to what one second brings. Records come in whole
+batches, so it may be overdrawn by one batch; then nothing is copied until it is in credit again by
+what ``QUANTUM_MS`` brings, so that copying goes on in few large steps and not in many small ones.
+Within any time T at most ``rate`` × T, one second's worth, and one batch are copied.
 
-The account has no clock: ``advance`` is told the time before anything else is asked. Amounts are kept in thousandths of a byte.
+The account has no clock: ``advance`` is told the time before anything else is asked. Amounts are
+kept in thousandths of a byte.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ class Throttle:
         self._advanced_ms = 0
 
     def set_rate(self, rate: int | None, now_ms: int) -> None:
-        """From now on ``rate`` bytes per second. A debt stays; what was never limited begins with nothing."""
+        """From now on ``rate`` bytes per second. A debt stays; what was never limited begins with
+        nothing.
+        """
         self.advance(now_ms)
         if self.rate is None or rate is None:
             self._balance = 0

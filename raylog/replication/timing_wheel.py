@@ -1,16 +1,19 @@
-"""A hierarchical timing wheel: the deadlines of thousands of parked requests, most of which are cancelled.
+"""A hierarchical timing wheel: the deadlines of thousands of parked requests, most of which are
+cancelled.
 
-A wheel is a ring of ``size`` buckets, each ``tick_ms`` wide. A deadline beyond the ring goes to a coarser wheel above,
-whose tick is the whole ring below; wheels are added as they are needed. When a coarse bucket comes due, its timers move
-down to finer ones ("downgrade") until they stand in a bucket of one tick, which fires. Adding and cancelling cost O(1);
-a heap holds one entry per used bucket (not per timer) and says when the next one is due. Kafka's ``SystemTimer`` and
-its purgatory are built so.
+A wheel is a ring of ``size`` buckets, each ``tick_ms`` wide. A deadline beyond the ring goes to a
+coarser wheel above, whose tick is the whole ring below; wheels are added as they are needed. When a
+coarse bucket comes due, its timers move down to finer ones ("downgrade") until they stand in a
+bucket of one tick, which fires. Adding and cancelling cost O(1); a heap holds one entry per used
+bucket (not per timer) and says when the next one is due. Kafka's ``SystemTimer`` and its purgatory
+are built so.
 
-The wheel owns no clock: ``advance(now_ms)`` is told the time and returns what fired, in order of deadlines and, within
-one tick, of arrival. A timer may fire late (whenever ``advance`` is called) but never early.
+The wheel owns no clock: ``advance(now_ms)`` is told the time and returns what fired, in order of
+deadlines and, within one tick, of arrival. A timer may fire late (whenever ``advance`` is called)
+but never early.
 
-Invariants (``check``): a timer that is armed stands in exactly one bucket, and that bucket covers its deadline; the
-clock never goes back.
+Invariants (``check``): a timer that is armed stands in exactly one bucket, and that bucket covers
+its deadline; the clock never goes back.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ T = TypeVar("T")
 
 
 class WheelPlace(NamedTuple):
-    """Where a timer stands: the level of its wheel (1 is the finest), the slot in the ring and the bucket's start."""
+    """Where a timer stands: the level of its wheel (1 is the finest), the slot in the ring and the
+    bucket's start.
+    """
 
     level: int
     slot: int
@@ -48,7 +53,9 @@ class WheelTimer(Generic[T]):
 
 
 class _Bucket(Generic[T]):
-    """The timers of one slot. ``start_ms`` is −1 while the slot is not in the heap; a dict keeps the order of arrival."""
+    """The timers of one slot. ``start_ms`` is −1 while the slot is not in the heap; a dict keeps
+    the order of arrival.
+    """
 
     __slots__ = ("start_ms", "timers")
 
@@ -90,7 +97,9 @@ class TimingWheel(Generic[T]):
         return self._wheels[0].now_ms
 
     def add(self, deadline_ms: int, payload: T) -> WheelTimer[T]:
-        """Arm a timer. One whose deadline has come fires at the next ``advance``, and ``next_due_ms`` says so."""
+        """Arm a timer. One whose deadline has come fires at the next ``advance``, and
+        ``next_due_ms`` says so.
+        """
         timer = WheelTimer(deadline_ms, payload)
         self._place(timer)
         return timer
@@ -104,7 +113,9 @@ class TimingWheel(Generic[T]):
         return None
 
     def next_due_ms(self) -> int | None:
-        """When ``advance`` has something to do next (fire, or move timers down); None when nothing is armed."""
+        """When ``advance`` has something to do next (fire, or move timers down); None when nothing
+        is armed.
+        """
         if self._overdue:
             return self.now_ms
         due = self._due

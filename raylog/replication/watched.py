@@ -1,7 +1,9 @@
-"""The replicas whose coordinators hear of leadership and of what is replicated: those of the topics that the server names.
+"""The replicas whose coordinators hear of leadership and of what is replicated: those of the topics
+that the server names.
 
-Parts of the host note in ``HostContext.watched`` the replicas whose role or high watermark may have changed. At the end of the event
-``announce`` compares each with what was announced last and gives the differences to the shell, as one effect, in this order::
+Parts of the host note in ``HostContext.watched`` the replicas whose role or high watermark may have
+changed. At the end of the event ``announce`` compares each with what was announced last and gives
+the differences to the shell, as one effect, in this order::
 
     LeadershipEnded      the former epoch, if this process led
     LeadershipBegan      the new epoch, if it leads

@@ -1,12 +1,16 @@
-"""A broker's own process: it holds the locks of the broker's disks, tries them out, and says by its session that the broker is there.
+"""A broker's own process: it holds the locks of the broker's disks, tries them out, and says by its
+session that the broker is there.
 
-It starts on one of the disks; the controller tells it of the others. A disk that fails later is reported and does not end it.
+It starts on one of the disks; the controller tells it of the others. A disk that fails later is
+reported and does not end it.
 
-It has two listeners. The inside one answers the handshake and the summons of a new active controller, which is how a controller sees
-whether the process lives, and tells clients that have lost the controller where it is. The outside one is for every Kafka client
-(``outside.router``): its port is taken at the start, so that the first hello can name it, and it begins to answer with the first whole
-image that the session brings. With the controller away it goes on answering from its copy. It also watches for the notice that its node
-is about to be taken away, and passes it on to the controller.
+It has two listeners. The inside one answers the handshake and the summons of a new active
+controller, which is how a controller sees whether the process lives, and tells clients that have
+lost the controller where it is. The outside one is for every Kafka client (``outside.router``): its
+port is taken at the start, so that the first hello can name it, and it begins to answer with the
+first whole image that the session brings. With the controller away it goes on answering from its
+copy. It also watches for the notice that its node is about to be taken away, and passes it on to
+the controller.
 """
 
 from __future__ import annotations
@@ -50,7 +54,8 @@ class BrokerServer:
         limits: Limits | None = None,
         stages: Sequence[Stage] = (),
     ) -> None:
-        """``node_is_leaving`` says whether this process's node is about to go; it may block, and is called in a thread.
+        """``node_is_leaving`` says whether this process's node is about to go; it may block, and is
+        called in a thread.
 
         ``listeners``: instead of those that the disk names. ``limits``: of the outside listener.
         ``stages`` run before every handler of either listener.
@@ -96,7 +101,8 @@ class BrokerServer:
             )
 
     async def start(self) -> Endpoint:
-        """Lock the disk, waiting for a predecessor that is still dying; listen; look for the controller.
+        """Lock the disk, waiting for a predecessor that is still dying; listen; look for the
+        controller.
 
         Raises DiskError if another process keeps the disk.
         """

@@ -1,6 +1,7 @@
 """Every effect of a controller, and whose business it is: one method of the shell for each.
 
-The real controller and the simulated one carry out by this table. An effect that one of them forgets is a type error.
+The real controller and the simulated one carry out by this table. An effect that one of them
+forgets is a type error.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class ControllerShell(Protocol):
 
 
 def carry_out(shell: ControllerShell, effects: Iterable[Effect]) -> None:
-    """Do what the effects of one step order, in their order; a run of Assignments goes as one frame to each session."""
+    """Do what the effects of one step order, in their order; a run of Assignments goes as one frame
+    to each session.
+    """
     for effect in gathered(effects):
         match effect:
             case SendFrame(session_id, frame):

@@ -1,9 +1,10 @@
 """Requests to a controller, from their arrival until it answers them.
 
-Each becomes a ``RequestReceived`` with a token of its own, and waits here for the ``Reply`` of that token. One whose connection ends is
-abandoned: the controller is told, and does not answer it.
+Each becomes a ``RequestReceived`` with a token of its own, and waits here for the ``Reply`` of that
+token. One whose connection ends is abandoned: the controller is told, and does not answer it.
 
-Invariant: a token has at most one answer outstanding, and none after its reply or its connection's end.
+Invariant: a token has at most one answer outstanding, and none after its reply or its connection's
+end.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class ControllerRequests:
         handle: Callable[[RequestReceived | RequestAbandoned], None],
         active_elsewhere: Callable[[], Endpoint | None],
     ) -> None:
-        """``handle`` takes events to the controller; ``active_elsewhere`` is where another controller that is active listens, if known."""
+        """``handle`` takes events to the controller; ``active_elsewhere`` is where another
+        controller that is active listens, if known.
+        """
         self._handle = handle
         self._active_elsewhere = active_elsewhere
         self._waiting: dict[int, OnReply] = {}
@@ -128,7 +131,9 @@ class ControllerRequests:
         self.park(request, self.ask(requests.DrainBroker(body.broker_id, body.is_draining), answer))
 
     def cluster_status(self, request: Request, describe: Describe) -> None:
-        """Answers with what ``describe`` makes of the controller's report, its topics and its brokers."""
+        """Answers with what ``describe`` makes of the controller's report, its topics and its
+        brokers.
+        """
         described: list[TopicsDescribed | ClusterDescribed] = []
 
         def note(reply: ControllerReply) -> None:

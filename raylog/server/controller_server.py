@@ -1,14 +1,18 @@
-"""The shell around one Controller: a listener for clients, tools and control sessions, the metadata log's file, and a launcher.
+"""The shell around one Controller: a listener for clients, tools and control sessions, the metadata
+log's file, and a launcher.
 
-It owns sockets, the file, the clock and threads, and decides nothing: what arrives becomes events, ``Controller.handle`` returns
-effects, and the ``Driver`` has them carried out in order on the loop's thread (``controller_effects``). Writes to the metadata log run
-one at a time in a thread of their own (fsync), creations of actors in threads of theirs.
+It owns sockets, the file, the clock and threads, and decides nothing: what arrives becomes events,
+``Controller.handle`` returns effects, and the ``Driver`` has them carried out in order on the
+loop's thread (``controller_effects``). Writes to the metadata log run one at a time in a thread of
+their own (fsync), creations of actors in threads of theirs.
 
-One of the voters is active; the others follow its log and answer NOT_CONTROLLER. ``QuorumLinks`` carries what they say to each other. A
-controller that becomes active dials every registered server and summons it: servers do not have to notice that the former one is silent.
+One of the voters is active; the others follow its log and answer NOT_CONTROLLER. ``QuorumLinks``
+carries what they say to each other. A controller that becomes active dials every registered server
+and summons it: servers do not have to notice that the former one is silent.
 
-The controller listens on the port that its disk's ``meta.properties`` names, so that a restarted one is found where it was. If
-that port is taken it moves, with a notice, and writes the new address into the ``meta.properties`` of every disk of this machine.
+The controller listens on the port that its disk's ``meta.properties`` names, so that a restarted
+one is found where it was. If that port is taken it moves, with a notice, and writes the new address
+into the ``meta.properties`` of every disk of this machine.
 """
 
 from __future__ import annotations
@@ -88,7 +92,9 @@ STANDBY_TIMEOUT_MS = 2_000
 
 
 class Launcher(Protocol):
-    """Creates the process of a server actor and returns when it listens; blocks, and raises what went wrong."""
+    """Creates the process of a server actor and returns when it listens; blocks, and raises what
+    went wrong.
+    """
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint: ...
 
@@ -97,7 +103,9 @@ _KINDS = {ActorKind.BROKER: "broker", ActorKind.REPLICAS: "replica", ActorKind.C
 
 
 class ControllerServer:
-    """One controller process: ``start`` opens the metadata log, listens and leads; ``ended`` returns why it is over."""
+    """One controller process: ``start`` opens the metadata log, listens and leads; ``ended``
+    returns why it is over.
+    """
 
     def __init__(
         self,
@@ -159,7 +167,8 @@ class ControllerServer:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> Endpoint:
-        """Open the metadata log, listen, and begin: to lead if this is the only voter, else to look for the others.
+        """Open the metadata log, listen, and begin: to lead if this is the only voter, else to look
+        for the others.
 
         Raises DiskError for a log that can't be opened, ClusterError if no port can be had.
         """
@@ -205,12 +214,16 @@ class ControllerServer:
         return await self._over
 
     async def stop(self, reason: str = "stopped") -> None:
-        """Stop listening and close the metadata log. Sessions break, and replicas go on without this controller."""
+        """Stop listening and close the metadata log. Sessions break, and replicas go on without
+        this controller.
+        """
         if not self._stopping:
             await self._end(reason, grace_s=1.0)
 
     async def crash(self) -> None:
-        """End as a SIGKILL would, for clusters in one process: sockets break, nothing is said or finished."""
+        """End as a SIGKILL would, for clusters in one process: sockets break, nothing is said or
+        finished.
+        """
         if not self._stopping:
             await self._end("crashed", grace_s=0.0)
 
@@ -392,7 +405,9 @@ class ControllerServer:
         return await self.register_disks(request.body)
 
     async def register_disks(self, order: private.RegisterDisks) -> private.DisksRegistered:
-        """Commit the disks that a launcher or tool names; KafkaError for one that contradicts what is known."""
+        """Commit the disks that a launcher or tool names; KafkaError for one that contradicts what
+        is known.
+        """
         known = self._controller.image.disks
         for disk in sorted(
             order.disks, key=lambda disk: uuid.UUID(bytes=disk["directory_id"]) not in known
@@ -423,7 +438,9 @@ class ControllerServer:
         return self._controller.image
 
     def directory_ids(self) -> tuple[uuid.UUID, ...]:
-        """The disks whose reservations end with this controller: of a standby its own, else the cluster's, the own last."""
+        """The disks whose reservations end with this controller: of a standby its own, else the
+        cluster's, the own last.
+        """
         own = self._disk.directory_id
         if not self.is_active:
             return (own,)

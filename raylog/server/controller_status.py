@@ -1,4 +1,5 @@
-"""What a controller tells operators, as plain values: the cluster's status, and the quorum as it sees it.
+"""What a controller tells operators, as plain values: the cluster's status, and the quorum as it
+sees it.
 
 The shapes are for scripts (``raylog status --json``, ``raylog quorum status --json``): keys stay.
 """
@@ -21,7 +22,9 @@ from raylog.types import BROKER_SLOT, Endpoint, broker_of
 def cluster_status(
     report: requests.ClusterStatusReport, described: list[Any], *, node_id: int, endpoint: Endpoint
 ) -> dict[str, Any]:
-    """``described`` holds what was answered to DescribeTopics and DescribeCluster; node id and endpoint are the controller's own."""
+    """``described`` holds what was answered to DescribeTopics and DescribeCluster; node id and
+    endpoint are the controller's own.
+    """
     failed = dict(report.failed_disks)
     live = {actor.node_id for actor in report.actors if actor.state == "live"}
     brokers = next((each.brokers for each in described if isinstance(each, requests.ClusterDescribed)), ())
@@ -128,7 +131,9 @@ def _named(logs: NamedLogs) -> list[str]:
 
 
 def _slowest(voters: list[dict[str, Any]]) -> tuple[int, int]:
-    """How far the last of the voters lags behind, and when it had caught up; -1 if nothing is known."""
+    """How far the last of the voters lags behind, and when it had caught up; -1 if nothing is
+    known.
+    """
     slowest = min(voters, key=lambda each: int(each["log_end_offset"]), default=None)
     caught_up = int(slowest["last_caught_up_timestamp"]) if slowest is not None else -1
     return max((each["lag"] for each in voters if each["lag"] >= 0), default=-1), caught_up

@@ -1,8 +1,10 @@
-"""How a Broker looks after its disks: each is tried out every few seconds, and locked for as long as the Broker lives.
+"""How a Broker looks after its disks: each is tried out every few seconds, and locked for as long
+as the Broker lives.
 
-Trying out means writing a few bytes, flushing them to the disk and reading them back, in a thread of that disk's own. A disk that does not
-get done with that for ``PATIENCE_S`` has failed, too. One that is merely full has not: what is on it can be read. What was found goes to
-``on_change`` when it is news. Replicas don't wait for any of this: they meet errors of their own.
+Trying out means writing a few bytes, flushing them to the disk and reading them back, in a thread
+of that disk's own. A disk that does not get done with that for ``PATIENCE_S`` has failed, too. One
+that is merely full has not: what is on it can be read. What was found goes to ``on_change`` when it
+is news. Replicas don't wait for any of this: they meet errors of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskWatch:
-    """``locked`` is the path that the Broker has locked already. ``assign`` names the disks, ``stop`` lets go of them."""
+    """``locked`` is the path that the Broker has locked already. ``assign`` names the disks,
+    ``stop`` lets go of them.
+    """
 
     def __init__(self, locked: Path, on_change: Callable[[tuple[FailedDisk, ...]], None]) -> None:
         self._locked = str(locked)
@@ -97,7 +101,9 @@ class _WatchedDisk:
             self._trial, self._since_s = self._thread.submit(try_disk, self.path), now_s
 
     def verdict(self, now_s: float) -> str | None:
-        """Why it has failed; None if it has not, as far as is known. A trial under way changes nothing until it takes too long."""
+        """Why it has failed; None if it has not, as far as is known. A trial under way changes
+        nothing until it takes too long.
+        """
         if self._trial is not None and self._trial.done():
             error = self._trial.exception()
             is_full = isinstance(error, OSError) and error.errno in FULL

@@ -1,10 +1,12 @@
-"""What is done in a disk's folder for the provisioner, on the node that sees the folder: plain functions, run there as Ray tasks.
+"""What is done in a disk's folder for the provisioner, on the node that sees the folder: plain
+functions, run there as Ray tasks.
 
-A cluster is founded in two passes over its disks, so that an interruption leaves nothing half founded. First every disk, still
-blank, is promised its cluster id and broker id (in its reservation), and each first voter's is given the bootstrap snapshot, beside the
-place where it counts (``FOUNDING_FOLDER``). Only then disks are formatted, and the voters' metadata moved to its place. So once one disk is
-formatted, all others know what they are to become and need no controller to be formatted; and a founding that formatted none is begun
-again, with another cluster id.
+A cluster is founded in two passes over its disks, so that an interruption leaves nothing half
+founded. First every disk, still blank, is promised its cluster id and broker id (in its
+reservation), and each first voter's is given the bootstrap snapshot, beside the place where it
+counts (``FOUNDING_FOLDER``). Only then disks are formatted, and the voters' metadata moved to its
+place. So once one disk is formatted, all others know what they are to become and need no controller
+to be formatted; and a founding that formatted none is begun again, with another cluster id.
 
 Every function is idempotent, and raises DiskError for a folder that cannot be used.
 """
@@ -46,7 +48,9 @@ class FolderFound:
 
 
 def look(path: Path, directory_id: uuid.UUID) -> FolderFound:
-    """What is in the folder now. DiskError if it is not the disk that the node said it was when it started."""
+    """What is in the folder now. DiskError if it is not the disk that the node said it was when it
+    started.
+    """
     disk = read_disk(path)
     if disk is None:
         reserved = read_reservation(path)
@@ -59,7 +63,9 @@ def look(path: Path, directory_id: uuid.UUID) -> FolderFound:
 
 
 def promise(path: Path, reserved: Reservation, voters: Sequence[uuid.UUID]) -> Reservation:
-    """Note what a blank folder is to become in a cluster that is being founded, whose first voters' disks are ``voters``."""
+    """Note what a blank folder is to become in a cluster that is being founded, whose first voters'
+    disks are ``voters``.
+    """
     assert reserved.cluster_id is not None and reserved.broker_id is not None, reserved
     if read_disk(path) is not None:
         raise DiskError(f"{path} is formatted already")

@@ -1,13 +1,16 @@
-"""The door of a host: connections of Kafka clients that a Broker accepted and that ask for what this process leads.
+"""The door of a host: connections of Kafka clients that a Broker accepted and that ask for what
+this process leads.
 
-The Broker moves a connection here once its requests are for one partition each and this process leads them (``raylog.listener.moves``).
-Here such a request needs one process instead of two, and where its bytes are usual ones, no decoding
-(``usual_requests``). Whatever else the client asks is not served here: the connection goes back, with that request in hand.
-So the door knows no API but the usual form of two, holds no metadata, and refuses nobody.
+The Broker moves a connection here once its requests are for one partition each and this process
+leads them (``raylog.listener.moves``). Here such a request needs one process instead of two, and
+where its bytes are usual ones, no decoding (``usual_requests``). Whatever else the client asks is
+not served here: the connection goes back, with that request in hand. So the door knows no API but
+the usual form of two, holds no metadata, and refuses nobody.
 
-A request is turned back when it is not usual, when this process doesn't lead its partition now, or when clients leave so much unread that a
-Fetch has to wait for room, which the Broker sees to. An answer that is an error goes the long way, and names no leader: the nodes that
-hosts know are processes inside, and the client asks the Broker for Metadata next.
+A request is turned back when it is not usual, when this process doesn't lead its partition now, or
+when clients leave so much unread that a Fetch has to wait for room, which the Broker sees to. An
+answer that is an error goes the long way, and names no leader: the nodes that hosts know are
+processes inside, and the client asks the Broker for Metadata next.
 """
 
 from __future__ import annotations
@@ -59,7 +62,9 @@ class Host(Protocol):
         """Whether this process leads it now."""
 
     def append_at_once(self, usual: UsualProduce, records: Buffer) -> ProducePartitionResult | None:
-        """Append the records, if that is all that the request waits for; None, and nothing is done, if not."""
+        """Append the records, if that is all that the request waits for; None, and nothing is done,
+        if not.
+        """
 
     def read_at_once(self, usual: UsualFetch, offset: int) -> FetchPartitionResult | None:
         """Read the records, if there are enough in memory; None if not."""
@@ -74,7 +79,9 @@ class Host(Protocol):
 
 
 class Door:
-    """``node_id`` is the host's own. ``stages`` run before every handler, as at the listener that a client came in by."""
+    """``node_id`` is the host's own. ``stages`` run before every handler, as at the listener that a
+    client came in by.
+    """
 
     def __init__(self, host: Host, node_id: int, stages: Sequence[Stage] = ()) -> None:
         self.host = host
@@ -125,7 +132,9 @@ class Door:
         self._channels.add(channel)
 
     def has_room(self, bytes_max: int) -> bool:
-        """Whether clients have read so much of their answers that another one of that size may be read from the logs."""
+        """Whether clients have read so much of their answers that another one of that size may be
+        read from the logs.
+        """
         bound = self.server.limits.answers_bytes_max
         return bound is None or bound - self.server.unread_bytes() >= bytes_max
 
@@ -134,7 +143,9 @@ Answer = TypeVar("Answer", ProduceReply, FetchReply)
 
 
 def without_hints(reply: Answer) -> Answer:
-    """The same answer without the leaders that it names: they are processes inside, which clients can't reach."""
+    """The same answer without the leaders that it names: they are processes inside, which clients
+    can't reach.
+    """
     return replace(reply, partitions=tuple(replace(each, hint=None) for each in reply.partitions))
 
 
@@ -154,7 +165,8 @@ def _prepare(channel: Channel, moved: Moved, connection: ServerConnection) -> No
 class _Known(Generic[Usual]):
     """The requests of one kind that a connection has sent, by what they begin with.
 
-    Those of one client to partitions of one topic begin equally long, so the length of the last one is the one to look up.
+    Those of one client to partitions of one topic begin equally long, so the length of the last one
+    is the one to look up.
     """
 
     __slots__ = ("_by_start", "_end")
@@ -205,7 +217,9 @@ class _DoorConnection(ServerConnection):
         return not (self._order or self.server.stages)
 
     def _produced_again(self, data: memoryview | bytes) -> bool:
-        """Whether it is a Produce that begins as an earlier one did, for what this process leads: then it is served."""
+        """Whether it is a Produce that begins as an earlier one did, for what this process leads:
+        then it is served.
+        """
         usual = self._produces.like(data)
         if usual is None or (records := usual.records_of(data)) is None:
             return False

@@ -77,9 +77,11 @@ class Driver(Generic[EventT, EffectT]):
         carry_out: Callable[[list[EffectT]], None],
         settled: Callable[[], None] = _nothing,
     ) -> None:
-        """``step`` is the machine's on an event, ``tick`` the one on a deadline; both get the time and the time of day in ms.
+        """``step`` is the machine's on an event, ``tick`` the one on a deadline; both get the time
+        and the time of day in ms.
 
-        ``carry_out`` does what a step's effects order. ``settled`` is called when nothing is left to be carried out.
+        ``carry_out`` does what a step's effects order. ``settled`` is called when nothing is left
+        to be carried out.
         """
         self._clock = clock
         self._now_ms = clock.now_ms
@@ -97,7 +99,9 @@ class Driver(Generic[EventT, EffectT]):
         """Whether a step may be taken now: no other one is under way, and it is not over."""
 
     def handle(self, event: EventT) -> None:
-        """Take the machine's step on that event: now, or behind the present one, or never if it is over."""
+        """Take the machine's step on that event: now, or behind the present one, or never if it is
+        over.
+        """
         if not self.is_free:
             if not self._is_over:
                 self._waiting.append(event)
@@ -111,7 +115,9 @@ class Driver(Generic[EventT, EffectT]):
             self.rest()
 
     def carry_out(self, effects: list[EffectT]) -> None:
-        """Carry out the effects of a step that the caller has taken himself, while the driver was free."""
+        """Carry out the effects of a step that the caller has taken himself, while the driver was
+        free.
+        """
         assert self.is_free, "another step is under way, or the driver is over"
         self.is_free = False
         try:
@@ -122,7 +128,9 @@ class Driver(Generic[EventT, EffectT]):
             self.rest()
 
     def rest(self) -> None:
-        """After every step. Called from outside behind one that the caller has taken himself and that orders nothing."""
+        """After every step. Called from outside behind one that the caller has taken himself and
+        that orders nothing.
+        """
         if self._is_over:
             return
         if self._waiting:  # something has raised

@@ -1,8 +1,9 @@
 """Followers' fetches, from the machine's events to bytes and back, without an entity between.
 
-Each record of a replicated partition costs every follower a Fetch and an answer, and with acks=all the producer waits for both. The
-bytes are those of Kafka's Fetch, version 17, as kio would write them. Whatever is rare in them (errors, hints, diverging epochs, unknown
-tagged fields) kio reads and writes::
+Each record of a replicated partition costs every follower a Fetch and an answer, and with acks=all
+the producer waits for both. The bytes are those of Kafka's Fetch, version 17, as kio would write
+them. Whatever is rare in them (errors, hints, diverging epochs, unknown tagged fields) kio reads
+and writes::
 
     request   max wait int32, min bytes int32, max bytes int32, isolation int8, session id and epoch 2 int32,
               [topic id, [partition int32, leader epoch int32, offset int64, last epoch int32, log start int64, max bytes int32]],
@@ -91,7 +92,9 @@ def request(order: SendFetch, correlation_id: int, client_id: bytes) -> list[Buf
 
 
 def event(frame: bytes | memoryview, position: int, token: Token) -> FetchReceived | None:
-    """The follower's fetch of that version whose header's fixed part ends at ``position``; None for what kio has to read."""
+    """The follower's fetch of that version whose header's fixed part ends at ``position``; None for
+    what kio has to read.
+    """
     try:
         return _event(frame, position, token)
     except (IndexError, ValueError, struct.error, ProtocolError):
@@ -147,9 +150,11 @@ def answer(correlation_id: int, reply: FetchReply) -> list[Buffer] | None:
 
 
 def results(frame: bytes | memoryview) -> tuple[FetchPartitionResult, ...] | None:
-    """What a leader's answer says of each partition; None if it is an error as a whole. Raises ProtocolError.
+    """What a leader's answer says of each partition; None if it is an error as a whole. Raises
+    ProtocolError.
 
-    ``frame`` may be used again when it is taken in, but for a large one (``framing``), of which large records are views.
+    ``frame`` may be used again when it is taken in, but for a large one (``framing``), of which
+    large records are views.
     """
     try:
         found = _results(frame)

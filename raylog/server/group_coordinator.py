@@ -1,7 +1,9 @@
-"""Group coordinators on the wire: Kafka's group APIs for the partitions of ``__consumer_offsets`` that this process holds.
+"""Group coordinators on the wire: Kafka's group APIs for the partitions of ``__consumer_offsets``
+that this process holds.
 
-Takes a request apart by the groups that it names, asks the coordinator of each (``raylog.coordination``) and puts the answers together;
-knows which connection a native member speaks on, and tells of its end.
+Takes a request apart by the groups that it names, asks the coordinator of each
+(``raylog.coordination``) and puts the answers together; knows which connection a native member
+speaks on, and tells of its end.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class _GatheredParts:
 
 
 class GroupCoordinators:
-    """``handlers`` go into the server's table; ``runtime`` is fed by the process that holds the replicas."""
+    """``handlers`` go into the server's table; ``runtime`` is fed by the process that holds the
+    replicas.
+    """
 
     def __init__(self, runtime: CoordinatorRuntime[GroupRequest, GroupReply, GroupRecord]) -> None:
         self.runtime = runtime

@@ -1,4 +1,6 @@
-"""The private requests about server actors and what they hold, as the controller's listener answers them."""
+"""The private requests about server actors and what they hold, as the controller's listener answers
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ InvalidRequest = kafka_error(ErrorCode.invalid_request)
 
 
 def handlers(ask: Ask, park: Park) -> dict[int, Callable[[Request], None]]:
-    """``ask`` gives the controller a request and returns its token; ``park`` ties that to the connection of who asked."""
+    """``ask`` gives the controller a request and returns its token; ``park`` ties that to the
+    connection of who asked.
+    """
 
     def move_replicas(request: Request) -> None:
         body: private.MoveReplicasRequest = request.body

@@ -1,14 +1,17 @@
-"""Connections of a process that holds replicas to those that lead what it follows: one to each, and to each that may lead it next.
+"""Connections of a process that holds replicas to those that lead what it follows: one to each, and
+to each that may lead it next.
 
-A link is opened when an assignment names a process that holds a replica in sync of a partition that this one holds, too (``warm``):
-where a host dies, hundreds of partitions get new leaders at once, and the first fetches from them wait for no handshake. Nobody waits
-for such a link, and one that can't be opened is tried again with the next assignment that names it, or by the first fetch. An idle one
-costs its two sockets, until the other end closes it.
+A link is opened when an assignment names a process that holds a replica in sync of a partition that
+this one holds, too (``warm``): where a host dies, hundreds of partitions get new leaders at once,
+and the first fetches from them wait for no handshake. Nobody waits for such a link, and one that
+can't be opened is tried again with the next assignment that names it, or by the first fetch. An
+idle one costs its two sockets, until the other end closes it.
 
-A process is its node id and its incarnation: the handshake proves both, and a link to an earlier incarnation is closed when a fetch or
-an assignment for a later one comes. Decides nothing: a ``SendFetch`` goes out as a frame, and what comes of it, an answer or none,
-goes back to the machine as an event. The machine gives up a fetch when it sends a newer one to the same leader. On an open link both
-travel; while the link is being opened the newer one takes the place of the older.
+A process is its node id and its incarnation: the handshake proves both, and a link to an earlier
+incarnation is closed when a fetch or an assignment for a later one comes. Decides nothing: a
+``SendFetch`` goes out as a frame, and what comes of it, an answer or none, goes back to the machine
+as an event. The machine gives up a fetch when it sends a newer one to the same leader. On an open
+link both travel; while the link is being opened the newer one takes the place of the older.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ class _Caller:
 
 
 class LeaderLinks:
-    """On the event loop. ``on_event`` hears of each fetch once, unless its link is closed before or a newer fetch has taken its place."""
+    """On the event loop. ``on_event`` hears of each fetch once, unless its link is closed before or
+    a newer fetch has taken its place.
+    """
 
     def __init__(
         self,
@@ -63,9 +68,11 @@ class LeaderLinks:
         self._link_to((effect.leader_node, effect.leader_incarnation), effect.endpoint).send(effect)
 
     def warm(self, assignments: Iterable[Assignment]) -> None:
-        """Have links to the processes that may lead these partitions: those that hold a replica in sync, and live.
+        """Have links to the processes that may lead these partitions: those that hold a replica in
+        sync, and live.
 
-        The assignments are in the order in which they were made: of two incarnations the later one counts.
+        The assignments are in the order in which they were made: of two incarnations the later one
+        counts.
         """
         own_node = self._caller.peer.node_id
         others = {

@@ -15,9 +15,11 @@ T = TypeVar("T")
 
 
 def once_unlocked(action: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """What ``action`` returns, tried again while something that it locks is locked by another process.
+    """What ``action`` returns, tried again while something that it locks is locked by another
+    process.
 
-    Blocks: call it in a thread. Raises DiskLockedError when the lock outlasts ``patience_s`` seconds.
+    Blocks: call it in a thread. Raises DiskLockedError when the lock outlasts ``patience_s``
+    seconds.
     """
     deadline = time.monotonic() + patience_s
     while True:

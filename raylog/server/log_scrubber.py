@@ -1,7 +1,8 @@
 """Carries out ``Scrub`` for a replica's server: reads logs through for damage, in threads.
 
-One thread reads at leisure, at most so fast as ``log.scrub.io.max.bytes.per.second`` says; another one does what is urgent. What
-either finds is judged by the machine (``raylog.replication.scrubbing``), on the loop.
+One thread reads at leisure, at most so fast as ``log.scrub.io.max.bytes.per.second`` says; another
+one does what is urgent. What either finds is judged by the machine
+(``raylog.replication.scrubbing``), on the loop.
 """
 
 from __future__ import annotations

@@ -45,7 +45,9 @@ CHECKING_THREADS = 2
 
 
 class LogThreads:
-    """All threads of one process that holds replicas: a ``LogShell``. ``report`` gets each event that the work ends with."""
+    """All threads of one process that holds replicas: a ``LogShell``. ``report`` gets each event
+    that the work ends with.
+    """
 
     def __init__(
         self, files: Files, disk: str, report: Callable[[Event], None], *, boot_id: str, open_files: OpenFiles
@@ -115,7 +117,9 @@ class LogThreads:
         self._start(self._tidying, partial(log_work.tidy, order, wall_ms))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
-        """Bring bytes into memory; then call ``then``. A disk that fails is found out by the next read."""
+        """Bring bytes into memory; then call ``then``. A disk that fails is found out by the next
+        read.
+        """
 
         def loaded() -> None:
             try:
@@ -131,7 +135,9 @@ class LogThreads:
         await asyncio.gather(*[loop.run_in_executor(self._logs, log_work.close_cleanly, log) for log in logs])
 
     def stop(self) -> None:
-        """Return when no thread works any more. What the logs were to have done has been done by then; other work may be dropped."""
+        """Return when no thread works any more. What the logs were to have done has been done by
+        then; other work may be dropped.
+        """
         self._cleaner.stop()
         self._scrubber.stop()
         self._logs.shutdown(wait=True)

@@ -1,9 +1,9 @@
-"""What a replica's server does in threads: it opens, closes, flushes, loads, tidies, compacts and removes logs, and checks records.
-Each reports an event, or what became of it.
+"""What a replica's server does in threads: it opens, closes, flushes, loads, tidies, compacts and
+removes logs, and checks records. Each reports an event, or what became of it.
 
-Knows nothing of the server; ``LogCleaner`` has a thread of its own, and as much of its time as it leaves to the others: a cleaning is
-Python at work, so after each step the thread rests as long as that took, for the loop's sake, or longer where
-``log.cleaner.io.max.bytes.per.second`` asks for it.
+Knows nothing of the server; ``LogCleaner`` has a thread of its own, and as much of its time as it
+leaves to the others: a cleaning is Python at work, so after each step the thread rests as long as
+that took, for the loop's sake, or longer where ``log.cleaner.io.max.bytes.per.second`` asks for it.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def load(files: Files, effect: Load) -> Loaded:
 
 
 def tidy(effect: RunHousekeeping, wall_ms: int) -> LogFailed | None:
-    """What of housekeeping touches the disk much: write the checkpoint, flush rolled segments (recovery need not scan them then),
-    unlink deleted ones.
+    """What of housekeeping touches the disk much: write the checkpoint, flush rolled segments
+    (recovery need not scan them then), unlink deleted ones.
     """
     try:
         effect.log.checkpoint_in_thread()
@@ -209,7 +209,9 @@ class LogCleaner:
         return None
 
     def stop(self) -> None:
-        """Leave what is under way as it is; returns when the thread has ended. The logs need not be closed before."""
+        """Leave what is under way as it is; returns when the thread has ended. The logs need not be
+        closed before.
+        """
         self._is_over.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
 

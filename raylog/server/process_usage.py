@@ -1,8 +1,10 @@
-"""What this process uses of its machine, for the heartbeat: CPU since the last look, resident memory, cores it may run on.
+"""What this process uses of its machine, for the heartbeat: CPU since the last look, resident
+memory, cores it may run on.
 
-The event loop's share is the CPU time of the thread that asks, so ask on the loop. A loop that wants a core and does not get one counts
-as idle meanwhile: another process would not get one either. Servers that share a loop, as those of a test broker do, do not say how
-busy it is: one more of them would not help.
+The event loop's share is the CPU time of the thread that asks, so ask on the loop. A loop that
+wants a core and does not get one counts as idle meanwhile: another process would not get one
+either. Servers that share a loop, as those of a test broker do, do not say how busy it is: one more
+of them would not help.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class ProcessUsage:
         _IN_THIS_PROCESS.add(self)
 
     def heartbeat(self, loads: tuple[ReplicaLoad, ...] = ()) -> Heartbeat:
-        """The heartbeat to send now. CPU is a share of one core: the threads of a busy process may come to more than 1,000."""
+        """The heartbeat to send now. CPU is a share of one core: the threads of a busy process may
+        come to more than 1,000.
+        """
         wall_s, cpu_s, loop_s = time.monotonic(), time.process_time(), time.thread_time()
         passed_s = wall_s - self._wall_s
         cpu = busy = -1

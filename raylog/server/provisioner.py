@@ -1,8 +1,9 @@
-"""The provisioner of a cluster whose brokers are Ray nodes: makes brokers of the disks that nodes bring, and controllers that run.
+"""The provisioner of a cluster whose brokers are Ray nodes: makes brokers of the disks that nodes
+bring, and controllers that run.
 
-It looks at Ray's nodes round by round and is never needed by anybody who reads or writes. A round compares what the nodes offer with
-what is so, and does what is missing; each step is idempotent, and what the provisioner remembers it could find out again, so it may die
-anywhere.
+It looks at Ray's nodes round by round and is never needed by anybody who reads or writes. A round
+compares what the nodes offer with what is so, and does what is missing; each step is idempotent,
+and what the provisioner remembers it could find out again, so it may die anywhere.
 
 ====================================  =====================================================================================
 it sees                               it
@@ -20,8 +21,9 @@ a voter's disk that no node offers,   starts a controller on that one: the activ
 but another disk of its broker
 ====================================  =====================================================================================
 
-Only a disk's own node sees its folder: all work in folders is done there, by ``Nodes``. Ids of brokers that are away are known to the
-active controller only, so no disk joins without one. Knows nothing of Ray.
+Only a disk's own node sees its folder: all work in folders is done there, by ``Nodes``. Ids of
+brokers that are away are known to the active controller only, so no disk joins without one. Knows
+nothing of Ray.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class FormatOrder:
 
 
 class Nodes(Protocol):
-    """What nodes and controllers do for the provisioner. Answers are by directory id; an exception says what went wrong there."""
+    """What nodes and controllers do for the provisioner. Answers are by directory id; an exception
+    says what went wrong there.
+    """
 
     def offered(self) -> Mapping[uuid.UUID, JoinedDisk]:
         """The disks that live nodes say they have, with nothing known of their folders."""
@@ -78,7 +82,9 @@ class Nodes(Protocol):
     ) -> Mapping[uuid.UUID, Disk | Exception]: ...
 
     def run_controllers(self, homes: Sequence[JoinedDisk]) -> Mapping[uuid.UUID, Endpoint | Exception]:
-        """Start those that do not run, and say where they listen; those that are still starting are left out."""
+        """Start those that do not run, and say where they listen; those that are still starting are
+        left out.
+        """
         ...
 
     def known_brokers(self, address: ClusterAddress) -> Sequence[KnownBroker]:
@@ -97,7 +103,9 @@ class Nodes(Protocol):
 
 
 class Provisioner:
-    """``round`` does what is missing now; ``status`` says how things stand. Safe to call from two threads."""
+    """``round`` does what is missing now; ``status`` says how things stand. Safe to call from two
+    threads.
+    """
 
     def __init__(
         self, nodes: Nodes, *, expected: int, controllers: int | None = None, configs: Mapping[str, str] | None = None
@@ -121,13 +129,17 @@ class Provisioner:
         self._stopped = False
 
     def expect(self, expected: int, controllers: int | None, configs: Mapping[str, str] | None = None) -> None:
-        """How many disks, and controllers, a new cluster is to have; ``configs`` are set for all brokers of any."""
+        """How many disks, and controllers, a new cluster is to have; ``configs`` are set for all
+        brokers of any.
+        """
         self._expected = expected
         self._wanted_controllers = controllers
         self._ordered = {**self._ordered, **(configs or {})}
 
     def stop(self, directory_ids: Collection[uuid.UUID]) -> bool:
-        """If these are disks of its cluster: no further round does anything. Waits for the one that is under way."""
+        """If these are disks of its cluster: no further round does anything. Waits for the one that
+        is under way.
+        """
         if not self._joined.keys() & set(directory_ids):
             return False
         self._stopped = True
@@ -220,7 +232,9 @@ class Provisioner:
         return [each for each in self._joined.values() if each.has_metadata or each.directory_id in self._successors]
 
     def _replace_voters(self, address: ClusterAddress) -> None:
-        """See to it that from the next round on a controller runs where a voter's disk is gone and its broker has another one."""
+        """See to it that from the next round on a controller runs where a voter's disk is gone and
+        its broker has another one.
+        """
         for lost, broker_id in self._nodes.lost_voters(address).items():
             if lost in self._joined or broker_id in {_broker_id(each) for each in self._homes()}:
                 continue
@@ -371,7 +385,9 @@ class Provisioner:
             self._registered.update({each.directory_id: _as_registered(each) for each in fresh})
 
     def _configure(self, address: ClusterAddress, fresh: Sequence[JoinedDisk]) -> None:
-        """Set the brokers' configs that were ordered, and those that fresh disks bring; before the disks serve."""
+        """Set the brokers' configs that were ordered, and those that fresh disks bring; before the
+        disks serve.
+        """
         defaults = {**self._started_with} if fresh else {}
         for each in sorted(fresh, key=_broker_id):
             for name, value in each.disk.configs if each.disk is not None else ():

@@ -1,17 +1,21 @@
-"""A controller's links to the other controllers: finds them, keeps one way to each, and says who joined, left and died.
+"""A controller's links to the other controllers: finds them, keeps one way to each, and says who
+joined, left and died.
 
-It dials every address in its disk's ``meta.properties`` but its own, again and again, and asks whoever answers which disk it is: addresses
-only help to find voters, directory ids name them. The addresses are read anew, often while something moves and seldom while nothing does
-(``Pace``). Both sides dial, so two controllers may have two connections; a message takes the own
-one if it is open, else the other's. Messages to a peer without a link are dropped, for the quorum says again what matters.
+It dials every address in its disk's ``meta.properties`` but its own, again and again, and asks
+whoever answers which disk it is: addresses only help to find voters, directory ids name them. The
+addresses are read anew, often while something moves and seldom while nothing does (``Pace``). Both
+sides dial, so two controllers may have two connections; a message takes the own one if it is open,
+else the other's. Messages to a peer without a link are dropped, for the quorum says again what
+matters.
 
-When a link that was dialled ends, the address is dialled again at once. Refused, closed before the handshake ended, or answered by a
-later incarnation: the process that was there is dead, and ``PeerLeft`` says so; silence is only silence. A link of an older
-incarnation than the newest one seen of that disk is closed. (Incarnations never go back, also where a clock does: see
+When a link that was dialled ends, the address is dialled again at once. Refused, closed before the
+handshake ended, or answered by a later incarnation: the process that was there is dead, and
+``PeerLeft`` says so; silence is only silence. A link of an older incarnation than the newest one
+seen of that disk is closed. (Incarnations never go back, also where a clock does: see
 ``MetadataLog.claim_incarnation``.)
 
-Invariants: ``PeerJoined`` and ``PeerLeft`` of a peer alternate, but for a death that shows after it left; every link in the tables is of
-the newest incarnation seen.
+Invariants: ``PeerJoined`` and ``PeerLeft`` of a peer alternate, but for a death that shows after it
+left; every link in the tables is of the newest incarnation seen.
 """
 
 from __future__ import annotations
@@ -46,9 +50,11 @@ SETTLED_AFTER_S = 10.0
 
 
 class Pace:
-    """How soon the addresses are worth another look: at once after a link or an address has come or gone, seldom when all is quiet.
+    """How soon the addresses are worth another look: at once after a link or an address has come or
+    gone, seldom when all is quiet.
 
-    A controller that has moved writes its new address before anybody can know it, and whoever was linked to it has lost the link.
+    A controller that has moved writes its new address before anybody can know it, and whoever was
+    linked to it has lost the link.
     """
 
     def __init__(self, now_s: float) -> None:

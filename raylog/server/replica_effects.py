@@ -1,6 +1,7 @@
 """Every effect of a ``ReplicaHost``, and whose business it is: one method for each.
 
-The real process and the simulated one carry out by this table. An effect that one of them forgets is a type error.
+The real process and the simulated one carry out by this table. An effect that one of them forgets
+is a type error.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class ReplicaShell(Protocol):
 
 
 class LogShell(Protocol):
-    """What it does for it in threads. Each returns at once, and what becomes of the work is an event later."""
+    """What it does for it in threads. Each returns at once, and what becomes of the work is an
+    event later.
+    """
 
     def open_log(self, assignment: Assignment) -> None: ...
 

@@ -1,20 +1,26 @@
-"""The shell around one ReplicaHost: a listener, a control session, links to leaders (``leader_links``), a clock and threads.
+"""The shell around one ReplicaHost: a listener, a control session, links to leaders
+(``leader_links``), a clock and threads.
 
-It owns every socket and every thread of a process that holds replicas, and decides nothing: requests, answers, assignments and
-deadlines become events, ``ReplicaHost.handle`` returns effects, and the ``Driver`` has them carried out in order
-(``replica_effects``). All of that happens on the event loop's thread; opening, flushing, closing and compacting logs, reads of what
-is not in the page cache and long checks of produced records happen in threads (``log_threads``) and come back as events.
+It owns every socket and every thread of a process that holds replicas, and decides nothing:
+requests, answers, assignments and deadlines become events, ``ReplicaHost.handle`` returns effects,
+and the ``Driver`` has them carried out in order (``replica_effects``). All of that happens on the
+event loop's thread; opening, flushing, closing and compacting logs, reads of what is not in the
+page cache and long checks of produced records happen in threads (``log_threads``) and come back as
+events.
 
 All logs of the process share a bound of open files (``log.open_files``).
 
-What touches the disk on the loop is short, because it ends in the page cache: reads of what is there, appends, the opening of a
-segment's files, retention's renames, and those checkpoints (a small file and a rename, not flushed) that go before a cut or a removal of
-segments; those that are due with time are written in threads. It waits for the disk in three cases: where ``flush.messages=1`` promises
-it, such a checkpoint, which is to survive a loss of power, is flushed; a follower that cuts its log reads the place of the cut, unlinks the
-segments behind it and syncs the directory; and the first roll after such a cut flushes the segment. The last two guard the order of cut
-and append, and are left where nothing can come in between.
+What touches the disk on the loop is short, because it ends in the page cache: reads of what is
+there, appends, the opening of a segment's files, retention's renames, and those checkpoints (a
+small file and a rename, not flushed) that go before a cut or a removal of segments; those that are
+due with time are written in threads. It waits for the disk in three cases: where
+``flush.messages=1`` promises it, such a checkpoint, which is to survive a loss of power, is
+flushed; a follower that cuts its log reads the place of the cut, unlinks the segments behind it and
+syncs the directory; and the first roll after such a cut flushes the segment. The last two guard the
+order of cut and append, and are left where nothing can come in between.
 
-Tokens name requests that wait for a reply. A reply without a token (acks 0) or for a connection that is gone is dropped.
+Tokens name requests that wait for a reply. A reply without a token (acks 0) or for a connection
+that is gone is dropped.
 """
 
 from __future__ import annotations
@@ -116,7 +122,9 @@ def _as_it_is(reply: Any) -> Any:
 
 
 class _Inside:
-    """Somebody of this process who waits for a reply as the machine gives it, in the place of a request of the wire."""
+    """Somebody of this process who waits for a reply as the machine gives it, in the place of a
+    request of the wire.
+    """
 
     __slots__ = ("reply",)
 
@@ -125,7 +133,9 @@ class _Inside:
 
 
 class ReplicaServer:
-    """One process that holds replicas: ``start`` listens and joins the cluster, ``ended`` returns why it is over."""
+    """One process that holds replicas: ``start`` listens and joins the cluster, ``ended`` returns
+    why it is over.
+    """
 
     def __init__(
         self,
@@ -232,10 +242,11 @@ class ReplicaServer:
         return await self._over
 
     async def stop(self, reason: str = "stopped") -> None:
-        """Close the session and the listener, then every log cleanly. ``reason`` is what ``ended`` returns.
+        """Close the session and the listener, then every log cleanly. ``reason`` is what ``ended``
+        returns.
 
-        When the whole cluster is shut down the session ends last. Its controller waits for that, and whoever asked
-        for the shutdown may end the processes then.
+        When the whole cluster is shut down the session ends last. Its controller waits for that,
+        and whoever asked for the shutdown may end the processes then.
         """
         self._stopping = True
         self._driver.stop()
@@ -253,7 +264,9 @@ class ReplicaServer:
             self._over.set_result(reason)
 
     async def crash(self) -> None:
-        """End as a SIGKILL would, for clusters in one process: sockets break, no log is closed cleanly."""
+        """End as a SIGKILL would, for clusters in one process: sockets break, no log is closed
+        cleanly.
+        """
         self._stopping = True
         self._driver.stop()
         self._groups.runtime.stop()
@@ -290,7 +303,9 @@ class ReplicaServer:
         )
 
     def _reported(self, event: Event) -> None:
-        """What a thread has done. A log that was opened for a server that has stopped meanwhile is closed."""
+        """What a thread has done. A log that was opened for a server that has stopped meanwhile is
+        closed.
+        """
         if self._stopping and isinstance(event, LogOpened) and event.log is not None:
             log_work.close_log(event.log, clean=False)
         else:
@@ -384,7 +399,9 @@ class ReplicaServer:
         return replica is not None and replica.leader is not None
 
     def append_at_once(self, usual: UsualProduce, records: Buffer) -> ProducePartitionResult | None:
-        """Append what a Produce of one partition brings, if that is its whole answer; None, and nothing is done, if not."""
+        """Append what a Produce of one partition brings, if that is its whole answer; None, and
+        nothing is done, if not.
+        """
         if not self._driver.is_free:
             return None
         appended = self._host.append_at_once(
@@ -490,12 +507,16 @@ class ReplicaServer:
         leader_epoch: int,
         then: Callable[[ProducePartitionResult], None],
     ) -> None:
-        """Append it if this process leads in that epoch, now or behind the present step; then call ``then``."""
+        """Append it if this process leads in that epoch, now or behind the present step; then call
+        ``then``.
+        """
         token = self._park(_Inside(lambda reply: then(reply.partitions[0])), _as_it_is)
         self._driver.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
-        """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is found out by the next read."""
+        """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is
+        found out by the next read.
+        """
         self._threads.load(missing, then)
 
     def log_failed(self, id: TopicIdPartition, reason: str) -> None:

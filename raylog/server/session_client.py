@@ -56,9 +56,9 @@ TIMINGS = SessionTimings()
 class SessionClient:
     """Keeps one session to the active controller for as long as it runs.
 
-    ``hello`` makes the opening frame, ``on_frame`` gets every frame in order. ``on_change`` is called
-    when a session begins, after its Welcome, and when it ends. ``loads`` gives the replicas' traffic
-    since the last heartbeat. All are called on the loop, and may call ``send``.
+    ``hello`` makes the opening frame, ``on_frame`` gets every frame in order. ``on_change`` is
+    called when a session begins, after its Welcome, and when it ends. ``loads`` gives the replicas'
+    traffic since the last heartbeat. All are called on the loop, and may call ``send``.
     """
 
     def __init__(
@@ -119,14 +119,18 @@ class SessionClient:
         self._handle(StatusNews(frame))
 
     def controller(self) -> tuple[int, Endpoint] | None:
-        """The broker of the active controller, and where that listens; None while there is no session."""
+        """The broker of the active controller, and where that listens; None while there is no
+        session.
+        """
         endpoint = self._machine.welcomed_at
         if endpoint is None or self._session is None:
             return None
         return broker_of(self._session.peer.node_id), endpoint
 
     def handlers(self) -> dict[int, Callable[[Request], None]]:
-        """What the listener answers for the session: summons, and clients that look for the controller."""
+        """What the listener answers for the session: summons, and clients that look for the
+        controller.
+        """
         return {FIND_CONTROLLER: self._tell_controller, SUMMON: self._summoned}
 
     def _tell_controller(self, request: Request) -> None:

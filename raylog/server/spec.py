@@ -12,15 +12,19 @@ from raylog.errors import DiskError
 from raylog.types import ActorIdentity
 
 OWN_ADDRESS = ""
-"""As a spec's host: the address of the Ray node that the server runs on, and so for every server that it starts."""
+"""As a spec's host: the address of the Ray node that the server runs on, and so for every server
+that it starts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """One server actor: its node id, the folder of its disk, the host name or address that it listens on.
+    """One server actor: its node id, the folder of its disk, the host name or address that it
+    listens on.
 
-    ``incarnation`` names this process among all that ever were this actor; later ones are larger. A controller takes the one
-    given as a proposal, and a larger one where its disk remembers an earlier process of a number as large.
+    ``incarnation`` names this process among all that ever were this actor; later ones are larger. A
+    controller takes the one given as a proposal, and a larger one where its disk remembers an
+    earlier process of a number as large.
     """
 
     node_id: int
@@ -30,7 +34,9 @@ class ServerSpec:
     incarnation: int
 
     def open_disk(self) -> Disk:
-        """The disk, checked to be this one, formatted and writable; DiskError says what is wrong with it."""
+        """The disk, checked to be this one, formatted and writable; DiskError says what is wrong
+        with it.
+        """
         disk = open_disk(Path(self.disk))
         if disk.directory_id != self.directory_id:
             raise DiskError(
@@ -44,5 +50,7 @@ class ServerSpec:
 
 
 def new_incarnation() -> int:
-    """The wall clock in nanoseconds: a number that no earlier process of this machine had, unless the clock was set back."""
+    """The wall clock in nanoseconds: a number that no earlier process of this machine had, unless
+    the clock was set back.
+    """
     return time.time_ns()

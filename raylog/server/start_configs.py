@@ -1,12 +1,12 @@
 """The brokers' configs that a cluster is started with, made those of all brokers.
 
 What a start says outright (``raylog up --config``, ``init(configs=…)``) is set, whatever was set
-before. What a node says of its disks (``raylog node resources --config``) is set only where nobody has
-set that config: a change that was made while the cluster ran outlives the nodes' next start, as it
-outlives a ``server.properties`` in Kafka.
+before. What a node says of its disks (``raylog node resources --config``) is set only where nobody
+has set that config: a change that was made while the cluster ran outlives the nodes' next start, as
+it outlives a ``server.properties`` in Kafka.
 
-Both ask the active controller, and are idempotent. They come before the disks are registered, so that
-no client reaches a new cluster without them.
+Both ask the active controller, and are idempotent. They come before the disks are registered, so
+that no client reaches a new cluster without them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ SET_FOR_ALL = "DYNAMIC_DEFAULT_BROKER"
 def set_for_all(
     address: ClusterAddress, configs: Mapping[str, str], defaults: Mapping[str, str], *, timeout_s: float
 ) -> None:
-    """Set ``configs`` for all brokers, and of ``defaults`` what nobody has set. ConfigError for what can't be set."""
+    """Set ``configs`` for all brokers, and of ``defaults`` what nobody has set. ConfigError for
+    what can't be set.
+    """
     from raylog.client.sync import AdminClient  # not at the top: who starts the provisioner's actor does without it
 
     wanted = {**configs}
@@ -36,7 +38,9 @@ def set_for_all(
 
 
 def agreed(said: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
-    """What nodes say together; each is named by its folder. ClusterError that names the two that contradict each other."""
+    """What nodes say together; each is named by its folder. ClusterError that names the two that
+    contradict each other.
+    """
     found: dict[str, tuple[str, str]] = {}
     for where, configs in sorted(said, key=lambda each: each[0]):
         for name, value in configs.items():

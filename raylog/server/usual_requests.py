@@ -1,15 +1,17 @@
-"""Produce and Fetch requests of one partition, from their bytes to the machine's events and back, without an entity between.
+"""Produce and Fetch requests of one partition, from their bytes to the machine's events and back,
+without an entity between.
 
-Nearly all requests of small clients are like that (``raw_forward``), and a client's requests begin with the same bytes: only the
-correlation id, and what lies behind the partition's number, differ. So a request is recognised by comparing its start with that of the
-one before, and only what varies is read::
+Nearly all requests of small clients are like that (``raw_forward``), and a client's requests begin
+with the same bytes: only the correlation id, and what lies behind the partition's number, differ.
+So a request is recognised by comparing its start with that of the one before, and only what varies
+is read::
 
     Produce   start | size and records | tags
     Fetch     start | fetch offset int64 | rest, the same again
 
-``usual_produce`` and ``usual_fetch`` return what a connection's further requests are compared with, or None for a request that is not
-usual. ``answer`` writes the bytes that kio would write. It returns None for an answer that is not usual: an error, or records of
-aborted transactions.
+``usual_produce`` and ``usual_fetch`` return what a connection's further requests are compared with,
+or None for a request that is not usual. ``answer`` writes the bytes that kio would write. It
+returns None for an answer that is not usual: an error, or records of aborted transactions.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ Led = Callable[[str | uuid.UUID, int], TopicIdPartition | None]
 
 
 class UsualProduce:
-    """A Produce of one partition, and all that begin with the same bytes. ``header_end``: of the header's fixed part."""
+    """A Produce of one partition, and all that begin with the same bytes. ``header_end``: of the
+    header's fixed part.
+    """
 
     __slots__ = (
         "_api",
@@ -131,7 +135,8 @@ class UsualProduce:
 
 
 class UsualFetch:
-    """A Fetch of one partition by a consumer, in no session, and all that differ from it by their offset only.
+    """A Fetch of one partition by a consumer, in no session, and all that differ from it by their
+    offset only.
 
     ``terms``: as an event, but for token and partition.
     """
@@ -238,7 +243,9 @@ class UsualFetch:
 
 
 def usual_produce(frame: Buffer, header: RequestHeader, header_end: int, led: Led) -> UsualProduce | None:
-    """What a Produce request is compared with from now on; None if it is not usual, or its partition is not ``led``."""
+    """What a Produce request is compared with from now on; None if it is not usual, or its
+    partition is not ``led``.
+    """
     parsed = one_partition.produced(frame, header.version, header_end)
     id = led(parsed.topic, parsed.number) if parsed is not None else None
     return UsualProduce(frame, header, header_end, parsed, id) if parsed is not None and id is not None else None

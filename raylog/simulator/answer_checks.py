@@ -1,4 +1,5 @@
-"""What clients were told, held against what is known of a partition (``checkers.History``): deletions, searches by time, reads.
+"""What clients were told, held against what is known of a partition (``checkers.History``):
+deletions, searches by time, reads.
 
 ::
 
@@ -9,7 +10,8 @@
         there, tombstones for ``delete.retention.ms``
     an offset that was read is in range, until somebody deletes records
 
-Each check is of one history number: an unclean election forgives what was asked before it. Pure functions; they draw nothing.
+Each check is of one history number: an unclean election forgives what was asked before it. Pure
+functions; they draw nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from raylog.simulator.checkers import Content, History
 
 CLOCKS_DIFFER_MS = 15_000
-"""By how much the wall clocks of two machines may differ; where somebody sets them nothing is said of ages."""
+"""By how much the wall clocks of two machines may differ; where somebody sets them nothing is said
+of ages.
+"""
 
 
 def deletion_acknowledged(history: History, generation: int, offset: int) -> None:
@@ -37,7 +41,8 @@ def deletion_acknowledged(history: History, generation: int, offset: int) -> Non
 def searched(
     history: History, generation: int, timestamp: int, found: tuple[int, int], *, known_end: int, is_current: bool
 ) -> None:
-    """``found``: the timestamp and offset of the answer, −1 for none. ``known_end``: all below was committed when it was asked.
+    """``found``: the timestamp and offset of the answer, −1 for none. ``known_end``: all below was
+    committed when it was asked.
 
     ``is_current``: nobody has been elected since who answers.
     """
@@ -52,7 +57,8 @@ def searched(
     if offset < history.start:
         return
     known = _timestamp_at(history, offset)
-    # The history began with the log of an unclean leader, who may have compacted away what another replica still has.
+    # The history began with the log of an unclean leader, who may have compacted away what another
+    # replica still has.
     is_known = known is not None or not (history.compacts and history.generation)
     if (is_known and known != found_time) or found_time < timestamp:
         raise history.fail(f"offset {offset} with timestamp {found_time} was found for {timestamp}; it has {known}")
@@ -69,7 +75,9 @@ def _timestamp_at(history: History, offset: int) -> int | None:
 
 
 def _first_since(history: History, timestamp: int, *, below: int) -> int | None:
-    """The first offset with at least that timestamp that nothing can have removed; all records of a batch have the same one here."""
+    """The first offset with at least that timestamp that nothing can have removed; all records of a
+    batch have the same one here.
+    """
     if history.retention:
         return None
     if history.compacts:
@@ -116,7 +124,9 @@ def was_read(history: History, start: int, views: Sequence[BatchView], now_ms: i
 
 
 def is_forgotten(history: History, offset: int, now_ms: int) -> bool:
-    """Whether the tombstone at that offset may be gone everywhere: who was away for so long, a replica as well, never hears of it."""
+    """Whether the tombstone at that offset may be gone everywhere: who was away for so long, a
+    replica as well, never hears of it.
+    """
     age_ms = now_ms - history.committed_ms(offset)
     return history.clocks_are_set or age_ms >= history.delete_retention_ms - CLOCKS_DIFFER_MS
 
@@ -124,7 +134,8 @@ def is_forgotten(history: History, offset: int, now_ms: int) -> bool:
 def is_undead(history: History, offset: int) -> bool:
     """Whether a former history deleted that record for good.
 
-    The leader of the unclean election had missed the deletion, and began this history with the record. Others need not have it.
+    The leader of the unclean election had missed the deletion, and began this history with the
+    record. Others need not have it.
     """
     if offset >= history.buried.get(history.records[offset][0], -1):
         return False
@@ -133,11 +144,12 @@ def is_undead(history: History, offset: int) -> bool:
 
 
 def has_missed_deletion(history: History, key: bytes, broker: int) -> bool:
-    """Whether that key is deleted, and the broker's log took in the tombstone's offset after the tombstone was committed.
+    """Whether that key is deleted, and the broker's log took in the tombstone's offset after the
+    tombstone was committed.
 
-    A replica that was behind, or that has lost the end of its log, copies what compaction has left. Where the tombstone
-    is gone by then, an older record of the key that the replica has kept is back. Who had the tombstone in time has no
-    such excuse.
+    A replica that was behind, or that has lost the end of its log, copies what compaction has left.
+    Where the tombstone is gone by then, an older record of the key that the replica has kept is
+    back. Who had the tombstone in time has no such excuse.
     """
     offset = max((offset for offset, content in history.records.items() if content[0] == key), default=-1)
     if offset < 0 or history.records[offset][1] is not None:
@@ -147,7 +159,9 @@ def has_missed_deletion(history: History, key: bytes, broker: int) -> bool:
 
 
 class Asked(NamedTuple):
-    """A reader's question: of which history, from which offset on, and where that history ended then, as far as anybody had read."""
+    """A reader's question: of which history, from which offset on, and where that history ended
+    then, as far as anybody had read.
+    """
 
     generation: int
     offset: int
@@ -157,7 +171,8 @@ class Asked(NamedTuple):
 def out_of_range(history: History, asked: Asked, *, is_current: bool) -> None:
     """A leader says that an offset is out of range, though it was read before.
 
-    The history may have grown as far as there only after the leader was asked: a reader may come from a former, longer one.
+    The history may have grown as far as there only after the leader was asked: a reader may come
+    from a former, longer one.
     """
     is_removable = history.retention or asked.offset < history.deletable_end
     if history.generation == asked.generation and is_current and not is_removable and asked.offset <= asked.end:

@@ -1,15 +1,17 @@
-"""Bytes of a simulated disk that change by themselves, under load: one bit, or a page that turns into zeros.
+"""Bytes of a simulated disk that change by themselves, under load: one bit, or a page that turns
+into zeros.
 
-One broker of a run is the victim, so never more than a minority of copies is damaged. What is struck lies in a log,
-compacted ones and those of internal topics too, below a high watermark that the victim has written down. Another live
-member of the ISR holds the same bytes on its disk, or of a compacted log what is left of them. So whatever else
-happens, another copy of what is struck is left, and the run must end with every replica whole. ``unmended`` says of
-what this is not so yet.
+One broker of a run is the victim, so never more than a minority of copies is damaged. What is
+struck lies in a log, compacted ones and those of internal topics too, below a high watermark that
+the victim has written down. Another live member of the ISR holds the same bytes on its disk, or of
+a compacted log what is left of them. So whatever else happens, another copy of what is struck is
+left, and the run must end with every replica whole. ``unmended`` says of what this is not so yet.
 
-Now and then the victim's processes are killed at once, so that the damage is met by those that open the logs.
+Now and then the victim's processes are killed at once, so that the damage is met by those that open
+the logs.
 
-Not struck: what a batch's CRC does not cover and no reader looks at (base offset and leader epoch: scrubbing
-finds those, as unit tests show); and tails that recovery may take for torn.
+Not struck: what a batch's CRC does not cover and no reader looks at (base offset and leader epoch:
+scrubbing finds those, as unit tests show); and tails that recovery may take for torn.
 """
 
 from __future__ import annotations
@@ -132,9 +134,11 @@ class BitRot:
     def _is_held_elsewhere(
         self, machine: Machine, id: TopicIdPartition, offset: int, data: bytes, *, compacts: bool
     ) -> bool:
-        """Whether another live member of the ISR has exactly that batch; then it is on its disk for good.
+        """Whether another live member of the ISR has exactly that batch; then it is on its disk for
+        good.
 
-        Of a compacted log: whether it has that offset, or what replaced it, below its high watermark.
+        Of a compacted log: whether it has that offset, or what replaced it, below its high
+        watermark.
         """
         state = self.simulation.state_of(id)
         holders = 0
@@ -152,7 +156,9 @@ class BitRot:
         return holders > 0
 
     def decided(self, id: TopicIdPartition, brokers: tuple[int, ...]) -> None:
-        """A partition has these replicas now. Where only the victim's is left, and nobody knew, no copy could mend it: it mends itself."""
+        """A partition has these replicas now. Where only the victim's is left, and nobody knew, no
+        copy could mend it: it mends itself.
+        """
         for struck in self._struck:
             is_alone = all(self.simulation.machine_of(broker) is struck.machine for broker in brokers)
             if struck.id == id and is_alone and not struck.is_mended():
@@ -160,7 +166,9 @@ class BitRot:
                 self.simulation.counts["damaged batches without another copy"] += 1
 
     def may_be_lost(self, machine: Machine) -> bool:
-        """Whether that machine's disk can go for good: not while it may hold the only whole copy of what is damaged."""
+        """Whether that machine's disk can go for good: not while it may hold the only whole copy of
+        what is damaged.
+        """
         return machine is self._victim or self.unmended() is None
 
     def unmended(self) -> str | None:

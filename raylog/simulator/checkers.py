@@ -1,8 +1,9 @@
 """What must hold in a simulated cluster, whatever happened to it: the checkers of the simulator.
 
-Owns the memory of all that was ever promised: who led which epoch, what was below any high watermark, what was acknowledged. It is
-fed by the simulation after each event with what the event touched, and raises ``Violation``. It reads the production objects but never
-changes them, and draws nothing from the random generator: a run with and without it is the same run.
+Owns the memory of all that was ever promised: who led which epoch, what was below any high
+watermark, what was acknowledged. It is fed by the simulation after each event with what the event
+touched, and raises ``Violation``. It reads the production objects but never changes them, and draws
+nothing from the random generator: a run with and without it is the same run.
 
 What is checked, per partition::
 
@@ -24,7 +25,8 @@ What is checked, per partition::
 
 and of a process: it takes no controller's word after that of a newer one.
 
-An unclean election, which the controller counts, ends a history: what came before is forgiven, what the new leader has is the truth.
+An unclean election, which the controller counts, ends a history: what came before is forgiven, what
+the new leader has is the truth.
 """
 
 from __future__ import annotations
@@ -120,7 +122,9 @@ class ReplicaMemory:
 
 
 class Stamp(NamedTuple):
-    """The time of one batch below a high watermark: its records' timestamp, and when it was first seen there."""
+    """The time of one batch below a high watermark: its records' timestamp, and when it was first
+    seen there.
+    """
 
     base_offset: int
     next_offset: int
@@ -140,8 +144,9 @@ class Copied(NamedTuple):
 class History:
     """One partition since its creation or its last unclean election.
 
-    ``batches`` is what was below any high watermark, by base offset; ``end`` the largest of those high watermarks;
-    ``first_epoch`` the epoch that this history began with: replicas of older epochs have yet to hear of it.
+    ``batches`` is what was below any high watermark, by base offset; ``end`` the largest of those
+    high watermarks; ``first_epoch`` the epoch that this history began with: replicas of older
+    epochs have yet to hear of it.
     """
 
     id: TopicIdPartition
@@ -345,7 +350,9 @@ class Checkers:
         self._verify(history, memory, log, who)
 
     def counts(self, memory: ReplicaMemory, id: TopicIdPartition, broker: int, end: int, follower: Log) -> None:
-        """A leader counts the follower ``broker`` to have all below ``end`` in its process that lives."""
+        """A leader counts the follower ``broker`` to have all below ``end`` in its process that
+        lives.
+        """
         if follower.log_end_offset < end:
             raise self.history(id).fail(
                 f"the leader of epoch {memory.leader_epoch} counts broker {broker} to have {end}; its log ends at "
@@ -355,7 +362,8 @@ class Checkers:
     def _holds_all(self, history: History, log: Log, leader_epoch: int, who: str) -> None:
         """A leader's log has all that was ever below a high watermark.
 
-        A process that was paused may hear late of an epoch that is over: it has what there was when that epoch was decided.
+        A process that was paused may hear late of an epoch that is over: it has what there was when
+        that epoch was decided.
         """
         end = history.end if leader_epoch == history.newest_epoch else history.decided_end.get(leader_epoch, 0)
         if end > log.log_end_offset:
@@ -387,7 +395,9 @@ class Checkers:
                 raise history.fail(f"{who} has {key!r} back from {found}, which was deleted at {offset}")
 
     def _verify(self, history: History, memory: ReplicaMemory, log: Log, who: str) -> None:
-        """What is newly below this high watermark is what it was elsewhere, or is new and joins the history."""
+        """What is newly below this high watermark is what it was elsewhere, or is new and joins the
+        history.
+        """
         if history.end < 0:  # after an unclean election: this leader's log is the truth
             history.start = history.end = log.log_start_offset
         start = max(memory.verified_end, log.log_start_offset)
@@ -417,7 +427,9 @@ class Checkers:
             raise history.fail(f"{who} has {seen(view)} where {known} was below a high watermark")
 
     def _is_left_of(self, history: History, known: Seen | None, view: BatchView, who: str) -> None:
-        """What began with an unclean election is what its leader had, who may have compacted more than others."""
+        """What began with an unclean election is what its leader had, who may have compacted more
+        than others.
+        """
         if known is None:
             if not history.generation:
                 raise history.fail(f"{who} has {seen(view)}, which was never below a high watermark")
@@ -464,7 +476,9 @@ class Checkers:
     # ---------------------------------------------------------------- clients
 
     def acknowledged(self, id: TopicIdPartition, generation: int, base_offset: int, crc: int) -> None:
-        """A producer with acks=all heard that its batch is at ``base_offset``; it was sent in that ``generation``."""
+        """A producer with acks=all heard that its batch is at ``base_offset``; it was sent in that
+        ``generation``.
+        """
         history = self.history(id)
         if history.generation != generation or base_offset < history.start:
             return
@@ -473,7 +487,8 @@ class Checkers:
             if base_offset >= history.deletable_end:
                 raise history.fail(f"acknowledged {base_offset}, but the high watermark never passed {history.end}")
         elif known.crc != crc and not history.stamps_time and not (history.compacts and history.generation):
-            # What an unclean leader had is known as its cleaner had left it, and a repeat names what was sent.
+            # What an unclean leader had is known as its cleaner had left it, and a repeat names
+            # what was sent.
             raise history.fail(f"acknowledged crc {crc} at {base_offset}, where {known} is")
 
     def consumed(self, id: TopicIdPartition, generation: int, views: Iterable[BatchView]) -> None:
@@ -500,7 +515,8 @@ class Checkers:
     # ---------------------------------------------------------------- the end
 
     def kept(self, id: TopicIdPartition, ledger: PromisedRecords, log: Log) -> None:
-        """Every value that was acknowledged to acks=all is where the acknowledgement said; idempotent values are there once, in order.
+        """Every value that was acknowledged to acks=all is where the acknowledgement said;
+        idempotent values are there once, in order.
 
         This reads the records themselves and trusts nothing that was noted during the run.
         """
@@ -539,7 +555,9 @@ class Checkers:
                 raise history.fail(f"{ledger.producer}'s values are out of order: {firsts}")
 
     def identical(self, id: TopicIdPartition, logs: list[tuple[int, Log]]) -> None:
-        """The replicas of one partition hold the same bytes below the high watermark; of a compacted one, the same table."""
+        """The replicas of one partition hold the same bytes below the high watermark; of a
+        compacted one, the same table.
+        """
         history = self.history(id)
         start = max(log.log_start_offset for _, log in logs)
         end = min(log.high_watermark for _, log in logs)

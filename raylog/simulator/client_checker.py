@@ -1,16 +1,20 @@
-"""What the production clients are promised, by what they were told: the checker of ``simulated_clients``.
+"""What the production clients are promised, by what they were told: the checker of
+``simulated_clients``.
 
-A writer: an acknowledged record is in the log, at the offset that the acknowledgement named, once; records of one
-writer and partition are there in the order of their sending; one that failed may be there, once at most.
+A writer: an acknowledged record is in the log, at the offset that the acknowledgement named, once;
+records of one writer and partition are there in the order of their sending; one that failed may be
+there, once at most.
 
-A reader: it gets every committed record once, in order and without a gap, and nothing that later vanishes.
+A reader: it gets every committed record once, in order and without a gap, and nothing that later
+vanishes.
 
-A group: a member is given records of its own partitions only. It begins no later than where the group's work has
-come to, and no earlier than the highest offset whose commit was acknowledged before the partition was its own. It
-commits what it was given and nothing beyond. In one generation a partition has one owner, and a member whose
-generation is over when it sends a commit is refused.
+A group: a member is given records of its own partitions only. It begins no later than where the
+group's work has come to, and no earlier than the highest offset whose commit was acknowledged
+before the partition was its own. It commits what it was given and nothing beyond. In one generation
+a partition has one owner, and a member whose generation is over when it sends a commit is refused.
 
-An unclean election (``History.generation``) may lose what was committed; from then on nothing is claimed for that partition.
+An unclean election (``History.generation``) may lose what was committed; from then on nothing is
+claimed for that partition.
 """
 
 from __future__ import annotations
@@ -84,7 +88,9 @@ class ClientChecker:
                 raise Violation(f"partition {partition} is {owner}'s and {member}'s in generation {generation}")
 
     def taken_over(self, id: TopicIdPartition, member: str, offset: int, floor: int | None) -> None:
-        """The first record of a partition that a member has; ``floor`` was committed before. None: it was not assigned."""
+        """The first record of a partition that a member has; ``floor`` was committed before. None:
+        it was not assigned.
+        """
         history = self._checkers.history(id)
         self._counts["partitions taken over"] += 1
         if floor is None:

@@ -1,8 +1,9 @@
 """Clocks that are set back while a machine, or a controller on it, is down.
 
-A third of the restarts find the machine's clock up to an hour behind where it was. Which ones is settled by a hash, so the draws
-of a seed are what they would be without it. A machine whose controller has lost its metadata keeps its clock until it has been
-taken in again: what it knew of its own incarnations is gone with them.
+A third of the restarts find the machine's clock up to an hour behind where it was. Which ones is
+settled by a hash, so the draws of a seed are what they would be without it. A machine whose
+controller has lost its metadata keeps its clock until it has been taken in again: what it knew of
+its own incarnations is gone with them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Server processes of a simulated cluster that coordinate something: the production ``CoordinatorRuntime`` on their replicas.
+"""Server processes of a simulated cluster that coordinate something: the production
+``CoordinatorRuntime`` on their replicas.
 
-A coordinator dies, is deposed, is cut off and loses its page cache like any leader, by the same faults.
+A coordinator dies, is deposed, is cut off and loses its page cache like any leader, by the same
+faults.
 """
 
 from __future__ import annotations
@@ -143,7 +145,9 @@ class CoordinatorProcess(ReplicaProcess, Generic[RequestT, ReplyT, KeyedT]):
         return request
 
     def asked(self, link: Link, call: CoordinatorCall[RequestT]) -> Callable[[ReplyT], None]:
-        """A request has arrived; what is returned is called with the reply, before the reply is sent."""
+        """A request has arrived; what is returned is called with the reply, before the reply is
+        sent.
+        """
         return lambda reply: None
 
 

@@ -1,19 +1,24 @@
-"""Corruption at rest: every process of the cluster is killed, and one broker's disk comes back damaged.
+"""Corruption at rest: every process of the cluster is killed, and one broker's disk comes back
+damaged.
 
-Owns which files may be damaged and how: the replicas' logs (cut anywhere; a flipped bit or a page of zeros where recovery
-looks), their checkpoints and producer snapshots, and the metadata of one controller, which it gets back by itself (from the
-other copy of a small file, or from the other controllers) if it isn't the only one. One disk is a minority: the promise that
-nothing acknowledged is lost holds only while another member of the ISR or ELR has everything that was committed, in a process that
-runs until the kill, and in a log that is trusted. So a log is damaged only where the checkers know of such a member. A log that was
-made, or came back suspect, a moment ago may have copied everything, but is trusted only with its next fetch. Killed before, it comes
-back suspect, and a log that was cut at rest and does not show it goes before it: those are two faults, and nobody promises anything.
+Owns which files may be damaged and how: the replicas' logs (cut anywhere; a flipped bit or a page
+of zeros where recovery looks), their checkpoints and producer snapshots, and the metadata of one
+controller, which it gets back by itself (from the other copy of a small file, or from the other
+controllers) if it isn't the only one. One disk is a minority: the promise that nothing acknowledged
+is lost holds only while another member of the ISR or ELR has everything that was committed, in a
+process that runs until the kill, and in a log that is trusted. So a log is damaged only where the
+checkers know of such a member. A log that was made, or came back suspect, a moment ago may have
+copied everything, but is trusted only with its next fetch. Killed before, it comes back suspect,
+and a log that was cut at rest and does not show it goes before it: those are two faults, and nobody
+promises anything.
 
-Or the disk comes back as it once was, with old copies of its logs (``old_copies``), and alone: servers on the other machines
-can't be started for longer than an election waits. Then no good copy is there to be heard, and what is brought back lies
-below the controllers' record of high watermarks in every partition; logs of which this is not so are left as they are.
+Or the disk comes back as it once was, with old copies of its logs (``old_copies``), and alone:
+servers on the other machines can't be started for longer than an election waits. Then no good copy
+is there to be heard, and what is brought back lies below the controllers' record of high watermarks
+in every partition; logs of which this is not so are left as they are.
 
-From the kill until each partition has a leader no other fault strikes, and those that last end. A second disaster in that time
-would take the good copies too, and no election could be right then.
+From the kill until each partition has a leader no other fault strikes, and those that last end. A
+second disaster in that time would take the good copies too, and no election could be right then.
 """
 
 from __future__ import annotations
@@ -41,7 +46,8 @@ RECOVERY_MS = 60_000
 
 
 class Corruption:
-    """``strike`` kills everything and damages a disk; ``is_recovering`` until the cluster has come back.
+    """``strike`` kills everything and damages a disk; ``is_recovering`` until the cluster has come
+    back.
 
     ``lasting`` takes the shortest and the longest time that a fault lasts, in ms, and what ends it.
     """
@@ -70,7 +76,9 @@ class Corruption:
         return self.simulation.process_of(state.leader, state.leader_incarnation) is not None
 
     def strike(self, end_lasting_faults: Callable[[], None]) -> None:
-        """Kill everything; damage the logs of one broker where that is allowed, else, and sometimes besides, a controller's metadata."""
+        """Kill everything; damage the logs of one broker where that is allowed, else, and sometimes
+        besides, a controller's metadata.
+        """
         end_lasting_faults()
         if self.scheduler.chance(0.8) and self._bring_old_copies_back():
             return
@@ -93,7 +101,9 @@ class Corruption:
                 process.kill()
 
     def _bring_old_copies_back(self) -> bool:
-        """Kill everything and give one broker old copies of its logs; until an election has waited no other broker comes back."""
+        """Kill everything and give one broker old copies of its logs; until an election has waited
+        no other broker comes back.
+        """
         found = {
             machine.name: {
                 folder: copy
@@ -128,7 +138,9 @@ class Corruption:
     # ---------------------------------------------------------------- what may be damaged
 
     def _partitions(self) -> list[tuple[TopicIdPartition, str, PartitionState]]:
-        """As the active controller sees them; none while there is no active controller that has heard of any."""
+        """As the active controller sees them; none while there is no active controller that has
+        heard of any.
+        """
         return self.simulation.partitions()
 
     def exposed(self, machine: Machine) -> dict[str, TopicIdPartition]:
@@ -144,9 +156,11 @@ class Corruption:
         return folders
 
     def _has_another_copy(self, id: TopicIdPartition, topic: str, state: PartitionState, broker: int) -> bool:
-        """Whether another member of the ISR or ELR runs with a trusted log that holds all that was ever below a high watermark.
+        """Whether another member of the ISR or ELR runs with a trusted log that holds all that was
+        ever below a high watermark.
 
-        A member that the controller has just taken out is none, even while that is not committed: a successor may commit it.
+        A member that the controller has just taken out is none, even while that is not committed: a
+        successor may commit it.
         """
         end = self.simulation.checkers.history(id, topic).end
         decided = self.simulation.decided(id)
@@ -168,7 +182,9 @@ class Corruption:
     # ---------------------------------------------------------------- damage
 
     def damage_metadata(self, places: list[Place]) -> None:
-        """One file of one controller of these. A sole one that refuses it gets it back as it was (``Controllers.refused``)."""
+        """One file of one controller of these. A sole one that refuses it gets it back as it was
+        (``Controllers.refused``).
+        """
         if not places:
             return
         place = self.scheduler.rng.choice(places)
@@ -195,7 +211,9 @@ class Corruption:
             self._damage_one_file(machine, folder)
 
     def _damage_one_file(self, machine: Machine, folder: str) -> None:
-        """Any but those that opening a log doesn't look into: segments and indexes below the recovery point."""
+        """Any but those that opening a log doesn't look into: segments and indexes below the
+        recovery point.
+        """
         disk = machine.disk
         names = sorted(disk.directory(folder).entries)
         logs = [name for name in names if name.endswith(".log")]
@@ -260,8 +278,8 @@ class Corruption:
 def _version_end(path: str, content: bytearray) -> int:
     """Where the version ends that a replica's file begins with.
 
-    A file whose version was raised looks like a newer raylog's. It is refused by name and left to the operator, so the replica
-    does not come back by itself.
+    A file whose version was raised looks like a newer raylog's. It is refused by name and left to
+    the operator, so the replica does not come back by itself.
     """
     if path.endswith(".snapshot"):
         return 2

@@ -1,7 +1,8 @@
 """What a checker makes of a log whose files the simulation has damaged.
 
-Bit rot hides records from every reader, the checkers among them, until the replica was mended. The disk remembers what was
-there (``DamagedBytes``), so a checker can tell what is hidden from what is missing.
+Bit rot hides records from every reader, the checkers among them, until the replica was mended. The
+disk remembers what was there (``DamagedBytes``), so a checker can tell what is hidden from what is
+missing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ def was_corrupted(log: Log) -> bool:
 
 
 def hidden(log: Log) -> list[tuple[int, int]]:
-    """The offsets that cannot be read because of damage: from the first damaged batch of a segment up to the next segment."""
+    """The offsets that cannot be read because of damage: from the first damaged batch of a segment
+    up to the next segment.
+    """
     there: dict[str, int] = {}
     for each in _damage(log):
         there[each.path] = min(each.offset, there.get(each.path, each.offset))
@@ -32,9 +35,11 @@ def hidden(log: Log) -> list[tuple[int, int]]:
 
 
 def as_written(log: Log, views: list[BatchView], start: int, end: int) -> list[BatchView]:
-    """``views``, which were read from ``start`` to ``end``, with the batches in their places that damage hides there.
+    """``views``, which were read from ``start`` to ``end``, with the batches in their places that
+    damage hides there.
 
-    The log still counts as holding those: it was elected for them, and another replica that has them keeps them.
+    The log still counts as holding those: it was elected for them, and another replica that has
+    them keeps them.
     """
     damage = _damage(log)
     if not damage:

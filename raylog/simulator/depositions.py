@@ -1,10 +1,12 @@
-"""A leader that is deposed alive, with records that nobody else has: the fault that makes logs diverge.
+"""A leader that is deposed alive, with records that nobody else has: the fault that makes logs
+diverge.
 
-``Depositions.strike`` cuts a leader off from its followers and leaves it in touch with controllers and clients. Producers go on: what
-they send is appended, and those with acks=all wait for followers who do not come. Then leadership moves without a death: the leader's
-broker is drained, or another replica becomes the preferred one and is elected. The former leader answers who waits and, when the cut has
-healed, cuts its log to the new leader's. Now and then leadership comes back before the cut has healed: then fetches and answers of two
-epochs ago arrive at a leader who has led in between.
+``Depositions.strike`` cuts a leader off from its followers and leaves it in touch with controllers
+and clients. Producers go on: what they send is appended, and those with acks=all wait for followers
+who do not come. Then leadership moves without a death: the leader's broker is drained, or another
+replica becomes the preferred one and is elected. The former leader answers who waits and, when the
+cut has healed, cuts its log to the new leader's. Now and then leadership comes back before the cut
+has healed: then fetches and answers of two epochs ago arrive at a leader who has led in between.
 """
 
 from __future__ import annotations

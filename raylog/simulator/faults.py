@@ -1,11 +1,13 @@
 """What goes wrong in a simulated cluster, and when: one seed draws its own mixture.
 
-Each kind of fault is switched on or off for a whole run and weighted (swarm testing: a run without power losses goes deeper into
-partitions, and the other way round). In almost every third run most faults are depositions of leaders that live. Faults
-come at random intervals until ``stop``, which also ends those that last: cuts, pauses, slow networks, sick disks.
+Each kind of fault is switched on or off for a whole run and weighted (swarm testing: a run without
+power losses goes deeper into partitions, and the other way round). In almost every third run most
+faults are depositions of leaders that live. Faults come at random intervals until ``stop``, which
+also ends those that last: cuts, pauses, slow networks, sick disks.
 
-A machine without power comes back by itself (the simulation sees to it). Knows processes, machines and links only; what people
-do to the cluster's metadata (topics, configs, deletions) is ``administration``.
+A machine without power comes back by itself (the simulation sees to it). Knows processes, machines
+and links only; what people do to the cluster's metadata (topics, configs, deletions) is
+``administration``.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ BESIDE_DEPOSITIONS = (
 
 
 class Faults:
-    """``mixture`` maps the kinds that this run knows to their weights; ``quiet_us`` is the typical time between two."""
+    """``mixture`` maps the kinds that this run knows to their weights; ``quiet_us`` is the typical
+    time between two.
+    """
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -176,7 +180,9 @@ class Faults:
             self.scheduler.rng.choice(leaders).kill()
 
     def _kill_in_turn(self) -> None:
-        """The replicas of one partition die one after another, its leader last: who is back first may lack what came between."""
+        """The replicas of one partition die one after another, its leader last: who is back first
+        may lack what came between.
+        """
         leaders = self.simulation.leaders()
         if not leaders:
             return
@@ -229,7 +235,8 @@ class Faults:
     def _stop_active(self) -> None:
         """Until another one is active; then it wakes up and does not know.
 
-        Often it is deaf to the others for longer than it sleeps, while sessions to its successor break and look around.
+        Often it is deaf to the others for longer than it sleeps, while sessions to its successor
+        break and look around.
         """
         active = self.simulation.controllers.active()
         if active is None:
@@ -277,7 +284,9 @@ class Faults:
             controller.machine.arm(controller, operations=self._some_operations(), power=self.scheduler.chance(0.5))
 
     def _isolate_controller(self) -> None:
-        """From the other controllers: for their ears, its mouth, or both. Everybody else may still reach it."""
+        """From the other controllers: for their ears, its mouth, or both. Everybody else may still
+        reach it.
+        """
         controller = self._some_controller()
         if controller is not None:
             alone = controller.machine
@@ -286,10 +295,12 @@ class Faults:
             self._cut([(other, alone) for other in others if deaf] + [(alone, other) for other in others if mute])
 
     def _replace_controller_disk(self) -> None:
-        """Of the active one often: then the others have to elect without it. It comes back blank, and is admitted by records.
+        """Of the active one often: then the others have to elect without it. It comes back blank,
+        and is admitted by records.
 
-        Sometimes another one is cut off before, so that only one of the three holds all that is committed. And sometimes it is only killed,
-        and one of its files is damaged when it comes back.
+        Sometimes another one is cut off before, so that only one of the three holds all that is
+        committed. And sometimes it is only killed, and one of its files is damaged when it comes
+        back.
         """
         controller = self._some_controller()
         if controller is None:
@@ -364,10 +375,12 @@ class Faults:
         self._cut([(first, second), (second, first)])
 
     def _last_words(self) -> None:
-        """What a machine said just before its power went arrives when it is back: from a process that is no more.
+        """What a machine said just before its power went arrives when it is back: from a process
+        that is no more.
 
-        Mostly it was said to a leader, and arrives just when a new process of the machine follows it. Often the processes end before their
-        machine does, so that the controller hears of it at once.
+        Mostly it was said to a leader, and arrives just when a new process of the machine follows
+        it. Often the processes end before their machine does, so that the controller hears of it at
+        once.
         """
         leaders = self.simulation.leaders()
         if not leaders:
@@ -439,7 +452,9 @@ class Faults:
         self.lasting(100, 5_000, lambda: slow_machines.pop(name, None))
 
     def _flap_isr(self) -> None:
-        """A follower's way to its leader is cut, healed and cut again, each time for longer than the lag that an ISR bears."""
+        """A follower's way to its leader is cut, healed and cut again, each time for longer than
+        the lag that an ISR bears.
+        """
         leaders = self.simulation.leaders()
         if not leaders:
             return
@@ -460,7 +475,9 @@ class Faults:
     # ---------------------------------------------------------------- clocks
 
     def _set_clock(self) -> None:
-        """Somebody sets the wall clock of a machine, forth or back. Nothing but timestamps and retention may ask it."""
+        """Somebody sets the wall clock of a machine, forth or back. Nothing but timestamps and
+        retention may ask it.
+        """
         machine = self.scheduler.rng.choice(self.simulation.machines)
         machine.wall_offset_ms = self.scheduler.between(-60_000, 60_000)
 

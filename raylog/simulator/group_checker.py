@@ -1,7 +1,9 @@
-"""What must hold of consumer groups in a simulated cluster, whatever happened to members and coordinators.
+"""What must hold of consumer groups in a simulated cluster, whatever happened to members and
+coordinators.
 
-It is told of each request that reaches a coordinator and of each answer that leaves one, in the order in which that happens, and raises
-``Violation``. It believes nobody: a process that was deposed and has not heard of it answers, too.
+It is told of each request that reaches a coordinator and of each answer that leaves one, in the
+order in which that happens, and raises ``Violation``. It believes nobody: a process that was
+deposed and has not heard of it answers, too.
 
 ::
 
@@ -17,8 +19,9 @@ It is told of each request that reaches a coordinator and of each answer that le
     offsets expire where the group, or of a group without members the partition, was left alone for ``offsets.retention.minutes``
     each request is answered at most once
 
-Every commit carries an offset of its own, so that a fetch tells which one it shows. A commit that was not acknowledged may or may not
-count, at any time from its arrival on. An unclean election ends all promises, as for any other log (``checkers``).
+Every commit carries an offset of its own, so that a fetch tells which one it shows. A commit that
+was not acknowledged may or may not count, at any time from its arrival on. An unclean election ends
+all promises, as for any other log (``checkers``).
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ class _Commit:
 
 @dataclass(slots=True)
 class _Place:
-    """One partition that a group reads. ``floor``: when the youngest of its acknowledged commits arrived."""
+    """One partition that a group reads. ``floor``: when the youngest of its acknowledged commits
+    arrived.
+    """
 
     commits: dict[int, _Commit] = field(default_factory=dict)  # by offset
     deletions: dict[int, _Commit] = field(default_factory=dict)  # by the number of the request
@@ -117,7 +122,9 @@ class Received:
 
 
 class GroupChecker:
-    """``counts`` is the simulation's. ``retention_ms``: how long offsets are kept that nobody needs; None: longer than a run."""
+    """``counts`` is the simulation's. ``retention_ms``: how long offsets are kept that nobody
+    needs; None: longer than a run.
+    """
 
     def __init__(
         self,
@@ -128,9 +135,11 @@ class GroupChecker:
         is_buried: Callable[[str], bool],
         set_back_ms: Callable[[], int],
     ) -> None:
-        """``is_buried``: whether the log says that a group was removed since this was last true of it.
+        """``is_buried``: whether the log says that a group was removed since this was last true of
+        it.
 
-        ``set_back_ms``: by how much clocks were set back so far; the next coordinator's clock may be that far ahead.
+        ``set_back_ms``: by how much clocks were set back so far; the next coordinator's clock may
+        be that far ahead.
         """
         self._set_back_ms = set_back_ms
         self._is_buried = is_buried
@@ -154,7 +163,8 @@ class GroupChecker:
     def received(
         self, request: Request, history_number: int, topics: Mapping[str, uuid.UUID], *, is_beginning: bool
     ) -> Received:
-        """``history_number``: how many unclean elections the group's partition had seen. ``topics``: as the coordinator knows them.
+        """``history_number``: how many unclean elections the group's partition had seen.
+        ``topics``: as the coordinator knows them.
 
         ``is_beginning``: it has begun a generation of the group, and waits for its plan.
         """
@@ -193,8 +203,8 @@ class GroupChecker:
     ) -> None:
         """``leads``: nobody has been elected since who answers.
 
-        ``has_missed_deletion``: the log of who answers took in the place of a partition's tombstone after the tombstone
-        was committed, so it may never have had it.
+        ``has_missed_deletion``: the log of who answers took in the place of a partition's tombstone
+        after the tombstone was committed, so it may never have had it.
         """
         self._moment += 1
         if received.number in self._answered:
@@ -297,7 +307,9 @@ class GroupChecker:
     def _named_since(
         self, history: _History, partition: TopicPartition, offset: int, topics: Mapping[str, uuid.UUID]
     ) -> _Key:
-        """A commit that waited for its coordinator is taken when that leads, with the topics that it knows then."""
+        """A commit that waited for its coordinator is taken when that leads, with the topics that
+        it knows then.
+        """
         key = partition, topics.get(partition.topic)
         if key[1] is not None:
             commit = history.places[partition, None].commits.pop(offset)

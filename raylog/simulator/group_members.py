@@ -1,8 +1,10 @@
-"""Members of the groups of a simulated cluster: the production ``GroupMember`` in a process that can be killed.
+"""Members of the groups of a simulated cluster: the production ``GroupMember`` in a process that
+can be killed.
 
-A member finds its coordinator as any client finds a leader, shares out partitions with the production assignors and commits what it owns,
-each time another offset. What the real consumer's thread does between two polls happens after a random delay here. Half of the members are
-native ones, whose coordinator sees the end of their connection; the others speak as through a Broker.
+A member finds its coordinator as any client finds a leader, shares out partitions with the
+production assignors and commits what it owns, each time another offset. What the real consumer's
+thread does between two polls happens after a random delay here. Half of the members are native
+ones, whose coordinator sees the end of their connection; the others speak as through a Broker.
 """
 
 from __future__ import annotations
@@ -293,7 +295,9 @@ class SimulatedMember(Client):
         self.simulation.rhythm.later(self.later, 200_000, self._commit_some, f"{self.name} commits")
 
     def _commit(self, place: TopicPartition) -> None:
-        """Now and then as who this was before the last rebalance: a thread of the user's has taken its time."""
+        """Now and then as who this was before the last rebalance: a thread of the user's has taken
+        its time.
+        """
         member_id, generation = self._member.member_id, self._member.generation
         if self._former is not None and self.scheduler.chance(0.05):
             member_id, generation = self._former

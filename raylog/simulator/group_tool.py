@@ -1,4 +1,5 @@
-"""Somebody with a tool: keeps the offsets of a group that has no members, looks at them, and deletes them, or the whole group.
+"""Somebody with a tool: keeps the offsets of a group that has no members, looks at them, and
+deletes them, or the whole group.
 
 One request at a time, each with one attempt; what became of it is ``group_checker``'s to judge.
 """

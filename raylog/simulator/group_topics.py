@@ -1,7 +1,9 @@
-"""The topics that simulated groups read: made, deleted and made again under their names, while coordinators come and go.
+"""The topics that simulated groups read: made, deleted and made again under their names, while
+coordinators come and go.
 
-Nobody writes to them; what counts is that their names and ids change. A deletion is often followed at once by the death of a
-coordinator, so that the deletion and what is to be done about it meet different processes.
+Nobody writes to them; what counts is that their names and ids change. A deletion is often followed
+at once by the death of a coordinator, so that the deletion and what is to be done about it meet
+different processes.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ CONFIGS = (("segment.index.bytes", "480"),)
 
 
 class GroupTopics:
-    """``create_all`` once; then ``delete_some`` now and then; ``restore`` when nothing shall be missing any more."""
+    """``create_all`` once; then ``delete_some`` now and then; ``restore`` when nothing shall be
+    missing any more.
+    """
 
     def __init__(self, administration: GroupAdministration, names: tuple[str, ...]) -> None:
         self._administration = administration

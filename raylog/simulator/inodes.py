@@ -1,6 +1,8 @@
-"""Files and directories of a simulated disk: what the page cache holds of each, what the disk holds, and what a loss of power leaves.
+"""Files and directories of a simulated disk: what the page cache holds of each, what the disk
+holds, and what a loss of power leaves.
 
-``simulated_files`` says what is promised. Names here are those of one directory; paths, locks and faults are the disk's.
+``simulated_files`` says what is promised. Names here are those of one directory; paths, locks and
+faults are the disk's.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""Kafka clients of a simulated cluster: they speak Kafka's protocol with the listeners of its Brokers, and nothing else.
+"""Kafka clients of a simulated cluster: they speak Kafka's protocol with the listeners of its
+Brokers, and nothing else.
 
-Each is a process with an event loop of its own (``simulated_loop``), as simple as a client may be, so that what it is
-told can be judged by the checker of the native ones (``client_checker``):
+Each is a process with an event loop of its own (``simulated_loop``), as simple as a client may be,
+so that what it is told can be judged by the checker of the native ones (``client_checker``):
 
-- ``KafkaWriter``: an idempotent producer that has one request under way, for one partition or several.
+- ``KafkaWriter``: an idempotent producer that has one request under way, for one partition or
+  several.
 - ``KafkaReader``: a consumer with an incremental fetch session at each broker (KIP-227).
 - ``KafkaCommitter``: commits offsets of a group of its own, and asks for them again.
 
-They find leaders and coordinators as every Kafka client does, by Metadata and FindCoordinator from any Broker.
+They find leaders and coordinators as every Kafka client does, by Metadata and FindCoordinator from
+any Broker.
 """
 
 from __future__ import annotations
@@ -78,7 +81,9 @@ class KafkaClient(NativeClient):
         return self.scheduler.rng.choice(known) if known else NOWHERE
 
     async def ask(self, endpoint: Endpoint, entity: Any, *, wait_ms: float = 0) -> Any:
-        """The reply. Raises RaylogError if none comes; a connection that was silent is given up, as clients do."""
+        """The reply. Raises RaylogError if none comes; a connection that was silent is given up, as
+        clients do.
+        """
         connection = self._connections.get(endpoint)
         if connection is None or not connection.is_open:
             connection = self._connections[endpoint] = await Connection.open(
@@ -370,7 +375,9 @@ def _forgotten(topic: str, numbers: Iterable[int]) -> tuple[Any, ...]:
 
 
 class KafkaCommitter(KafkaClient):
-    """The only one that commits in its group, without being a member; what it is told was committed stays so."""
+    """The only one that commits in its group, without being a member; what it is told was committed
+    stays so.
+    """
 
     def __init__(self, name: str, simulation: ClientSimulation, topic: str, group_id: str) -> None:
         self.group_id = group_id

@@ -1,7 +1,8 @@
-"""What a simulated producer writes to a compacted topic, told by the value's number alone, so that its writer and the checkers know it.
+"""What a simulated producer writes to a compacted topic, told by the value's number alone, so that
+its writer and the checkers know it.
 
-Half of the numbers go round among few keys, so that each is written again soon, now and then as a tombstone. The others write a key once
-and delete it for good nine numbers later.
+Half of the numbers go round among few keys, so that each is written again soon, now and then as a
+tombstone. The others write a key once and delete it for good nine numbers later.
 """
 
 from __future__ import annotations

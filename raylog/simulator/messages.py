@@ -1,7 +1,9 @@
-"""What simulated processes say to each other over links, and the two halves of a connection that carries requests.
+"""What simulated processes say to each other over links, and the two halves of a connection that
+carries requests.
 
-The simulator sends values, not bytes: frames of the control session as they are, requests of the data path as the events that they become,
-each in a ``Call`` with a correlation number. Encoding is tested elsewhere and costs more than everything else here.
+The simulator sends values, not bytes: frames of the control session as they are, requests of the
+data path as the events that they become, each in a ``Call`` with a correlation number. Encoding is
+tested elsewhere and costs more than everything else here.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from raylog.types import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``expect``: the node id and incarnation that the caller means; anybody else closes the link, as a failed handshake does."""
+    """``expect``: the node id and incarnation that the caller means; anybody else closes the link,
+    as a failed handshake does.
+    """
 
     correlation: int
     expect: tuple[int, int] | None
@@ -32,7 +36,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """A dial: who are you? It is also the summons of the controller that asks: its epoch, and where it listens."""
+    """A dial: who are you? It is also the summons of the controller that asks: its epoch, and where
+    it listens.
+    """
 
     expect: tuple[int, int]
     controller_epoch: int
@@ -49,7 +55,9 @@ OnReply = Callable[[object | None], None]
 
 
 class SimulatedCaller:
-    """The opening half: one link to one endpoint, requests answered in any order. Opens at the first call, again after it broke."""
+    """The opening half: one link to one endpoint, requests answered in any order. Opens at the
+    first call, again after it broke.
+    """
 
     def __init__(self, process: Process, network: Network, endpoint: Endpoint, expect: tuple[int, int] | None) -> None:
         self.process = process
@@ -63,7 +71,9 @@ class SimulatedCaller:
         self._waiting: dict[int, tuple[OnReply, Timer | None]] = {}
 
     def call(self, request: object, on_reply: OnReply, *, timeout_ms: int | None) -> None:
-        """A timeout breaks the link, as clients do: what was sent on it may still arrive there, what is answered is lost."""
+        """A timeout breaks the link, as clients do: what was sent on it may still arrive there,
+        what is answered is lost.
+        """
         self._correlation += 1
         correlation = self._correlation
         message = Call(correlation, self.expect, request)

@@ -1,8 +1,10 @@
-"""Users of the production clients, each a process of a simulated cluster with an event loop of its own.
+"""Users of the production clients, each a process of a simulated cluster with an event loop of its
+own.
 
-A ``Writer`` sends numbered records to the partitions of a topic through one ``AsyncProducer``. A ``PartitionReader`` follows
-all of them through one ``AsyncConsumer``; a ``GroupReader`` shares them with others and commits. They do what
-users do, and tell the checker (``client_checker``) all that they are told.
+A ``Writer`` sends numbered records to the partitions of a topic through one ``AsyncProducer``. A
+``PartitionReader`` follows all of them through one ``AsyncConsumer``; a ``GroupReader`` shares them
+with others and commits. They do what users do, and tell the checker (``client_checker``) all that
+they are told.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class NativeClient(Process):
         self.loop.abandon()
 
     async def rest(self, typical_us: int) -> None:
-        """As long as day or night have it; hardly at all once there is nothing to do but to read what is left."""
+        """As long as day or night have it; hardly at all once there is nothing to do but to read
+        what is left.
+        """
         if self.simulation.is_finishing:
             typical_us = min(typical_us, HURRIED_REST_US)
         rested = self.loop.create_future()
@@ -201,7 +205,9 @@ class PartitionReader(NativeClient):
 
 
 class GroupReader(PartitionReader):
-    """A member of a group, which works on what it reads, and commits after that. ``leave`` is the orderly end, ``kill`` a crash."""
+    """A member of a group, which works on what it reads, and commits after that. ``leave`` is the
+    orderly end, ``kill`` a crash.
+    """
 
     def __init__(self, name: str, simulation: ClientSimulation, topic: str, group_id: str) -> None:
         super().__init__(name, simulation, topic)
@@ -272,7 +278,9 @@ class GroupReader(PartitionReader):
             self.simulation.counts["commits of clients that failed"] += 1
 
     def _watch_commits(self, consumer: AsyncConsumer) -> None:
-        """Tell the checker of every commit that is acknowledged, also of those that the consumer makes by itself."""
+        """Tell the checker of every commit that is acknowledged, also of those that the consumer
+        makes by itself.
+        """
         commits = consumer._opened().membership("commits").commits
         commit = commits.commit
 

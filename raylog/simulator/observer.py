@@ -1,8 +1,9 @@
 """What a simulated event touched is looked at after it, and shown to the checkers.
 
-Owns what was last seen of each replica in each process, and the committed state of every partition, as known to whoever knows most. It
-reads the production objects and changes nothing. Processes call it: ``check_host`` and ``check_controller`` after each event of theirs,
-the others where something begins or ends. What must hold is in ``checkers``.
+Owns what was last seen of each replica in each process, and the committed state of every partition,
+as known to whoever knows most. It reads the production objects and changes nothing. Processes call
+it: ``check_host`` and ``check_controller`` after each event of theirs, the others where something
+begins or ends. What must hold is in ``checkers``.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Observer:
                 raise Violation(f"{process.name} opened {log.where}, which {other.name} has open")
 
     def log_deleted(self, process: ReplicaProcess, id: TopicIdPartition) -> None:
-        """The replica was removed: if it comes back to this process it is a new one, with nothing to remember."""
+        """The replica was removed: if it comes back to this process it is a new one, with nothing
+        to remember.
+        """
         state = self.states.get(id)
         slots = state.replicas if state is not None and not self.simulation.is_deleted(id) else ()
         if any(slot.directory_id == process.spec.directory_id for slot in slots):
@@ -66,7 +69,9 @@ class Observer:
         self._memories.pop((process.spec.incarnation, id), None)
 
     def log_released(self, process: ReplicaProcess, id: TopicIdPartition) -> None:
-        """Another process of the disk holds it now: what that one does to the log is not this one's to remember."""
+        """Another process of the disk holds it now: what that one does to the log is not this one's
+        to remember.
+        """
         self._memories.pop((process.spec.incarnation, id), None)
         self.counts["replicas released"] += 1
 
@@ -83,7 +88,9 @@ class Observer:
                 self._check_failed(process, id, replica)
 
     def _is_unseen(self, id: TopicIdPartition, replica: Replica) -> bool:
-        """Whether it obeys a decision that was committed together with the end of its topic: nobody has seen what kind it was."""
+        """Whether it obeys a decision that was committed together with the end of its topic: nobody
+        has seen what kind it was.
+        """
         known = self.states.get(id)
         is_newer = known is not None and replica.assignment.partition_epoch > known.partition_epoch
         return is_newer and id.topic_id not in self._topics
@@ -130,7 +137,9 @@ class Observer:
                 self.checkers.counts(memory, id, broker, progress.log_end_offset, replica.log)
 
     def _check_failed(self, process: ReplicaProcess, id: TopicIdPartition, replica: Replica) -> None:
-        """A replica that failed may have moved its high watermark, and acknowledged by it, in that same event."""
+        """A replica that failed may have moved its high watermark, and acknowledged by it, in that
+        same event.
+        """
         memory = self._memories.get((process.spec.incarnation, id))
         if memory is not None and memory.log is not None:
             log, memory.log = memory.log, None
@@ -150,7 +159,9 @@ class Observer:
             memory.log = None
 
     def check_controller(self, process: ControllerProcess) -> None:
-        """The quorum's promises, and every partition whose committed state is another than before: seen in whoever knows first."""
+        """The quorum's promises, and every partition whose committed state is another than before:
+        seen in whoever knows first.
+        """
         controller = process.controller
         if controller is None:
             return
@@ -179,7 +190,9 @@ class Observer:
             self.checkers.noted(id, mark.offset)
 
     def check_created(self, topic_id: uuid.UUID, created: range) -> None:
-        """Who created these partitions of it was told that they serve: each has had a leader elected."""
+        """Who created these partitions of it was told that they serve: each has had a leader
+        elected.
+        """
         for controller in self.simulation.controllers.running():
             found = controller.controller.image.topics.get(topic_id) if controller.controller is not None else None
             if found is not None and controller.is_active:
@@ -188,7 +201,9 @@ class Observer:
                         raise Violation(f"{found.name}-{partition} is said to be created, and nobody has led it")
 
     def assigned(self, assignment: Assignment) -> None:
-        """The controller says so, hence it is committed, though a later decision may already stand in its image."""
+        """The controller says so, hence it is committed, though a later decision may already stand
+        in its image.
+        """
         leader = next((each for each in assignment.replicas if each.broker_id == assignment.leader), None)
         self.checkers.assigned(
             assignment.id,
@@ -238,7 +253,9 @@ class Observer:
     def _check_joined(
         self, id: TopicIdPartition, topic: str, image: MetadataImage, known: PartitionState, state: PartitionState
     ) -> None:
-        """Who joins the ISR holds all that is below any high watermark, in the process that is registered; the leader counts that one."""
+        """Who joins the ISR holds all that is below any high watermark, in the process that is
+        registered; the leader counts that one.
+        """
         history = self.checkers.history(id, topic)
         leading = self._replica_in(image, id, state, state.leader)
         for broker in (broker for broker in state.isr if broker not in known.isr):
@@ -266,7 +283,9 @@ class Observer:
     def _replica_in(
         self, image: MetadataImage, id: TopicIdPartition, state: PartitionState, broker: int
     ) -> Replica | None:
-        """The replica of a broker in its registered process; None if that one is dead or has not heard of it."""
+        """The replica of a broker in its registered process; None if that one is dead or has not
+        heard of it.
+        """
         actor = image.actors.get(state.node_of(broker))
         for process in self.simulation.replica_processes():
             if actor is not None and process.spec.incarnation == actor.incarnation:

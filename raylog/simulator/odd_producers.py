@@ -1,7 +1,8 @@
-"""Producers that nobody wishes for: one that replaces itself and writes on as who it was, and one that sends what no leader may take.
+"""Producers that nobody wishes for: one that replaces itself and writes on as who it was, and one
+that sends what no leader may take.
 
-Both send one batch at a time with acks=all. What they may not write they must be refused; the checkers of the log (``checkers``)
-see what was appended all the same.
+Both send one batch at a time with acks=all. What they may not write they must be refused; the
+checkers of the log (``checkers``) see what was appended all the same.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class OneBatchProducer(Client):
         self.simulation.rhythm.later(self.later, self.interval_us, self._next, f"{self.name} goes on")
 
     def _send(self, data: bytes, answered: Callable[[int, int, int, KnownLeader], None]) -> None:
-        """``answered(error, offset, history number when it was sent last, leader)``: with the first answer that is not retriable."""
+        """``answered(error, offset, history number when it was sent last, leader)``: with the first
+        answer that is not retriable.
+        """
 
         def attempt() -> None:
             if self._is_over:
@@ -70,7 +73,8 @@ class OneBatchProducer(Client):
                     assert isinstance(reply, ProduceReply), reply
                     error, offset = reply.partitions[0].error, reply.partitions[0].base_offset
                 self.simulation.trace(f"{self.name}: error {error} at {offset}")
-                # A CRC that does not fit is retriable for clients, who cannot know where it was damaged.
+                # A CRC that does not fit is retriable for clients, who cannot know where it was
+                # damaged.
                 if error in UNKNOWN_TOPIC or (error in RETRIABLE and error != ErrorCode.corrupt_message.value):
                     if self.leader == leader:
                         self.leader = None
@@ -99,7 +103,8 @@ class OneBatchProducer(Client):
 
 
 class Successor(OneBatchProducer):
-    """An idempotent producer whose epoch rises every few batches. Then the former instance writes once more; or a number is left out.
+    """An idempotent producer whose epoch rises every few batches. Then the former instance writes
+    once more; or a number is left out.
 
     Neither may be taken: INVALID_PRODUCER_EPOCH and OUT_OF_ORDER_SEQUENCE_NUMBER.
     """
@@ -186,7 +191,9 @@ class Successor(OneBatchProducer):
 
 
 class Vandal(OneBatchProducer):
-    """Sends damaged and forbidden batches. Each has to be refused, by an error that does not ask for the same once more."""
+    """Sends damaged and forbidden batches. Each has to be refused, by an error that does not ask
+    for the same once more.
+    """
 
     def _next(self) -> None:
         if self._is_over or self._sending is not None:

@@ -1,4 +1,6 @@
-"""What the offsets and epochs of a simulated replica may be, after what they were: checks of ``checkers``."""
+"""What the offsets and epochs of a simulated replica may be, after what they were: checks of
+``checkers``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def replica(
     leader_epoch: int,
     partition_epoch: int,
 ) -> None:
-    """Raises what ``history.fail`` makes where a replica is not what it may be. ``memory`` is how it was seen before."""
+    """Raises what ``history.fail`` makes where a replica is not what it may be. ``memory`` is how
+    it was seen before.
+    """
     high_watermark, end, start = log.high_watermark, log.log_end_offset, log.log_start_offset
     if not start <= high_watermark <= end:
         raise history.fail(f"{who}: start {start}, high watermark {high_watermark}, end {end}")

@@ -1,8 +1,10 @@
-"""Old copies of brokers' logs, taken now and then while they are written to, to be brought back while everything is down.
+"""Old copies of brokers' logs, taken now and then while they are written to, to be brought back
+while everything is down.
 
-Owns the copies and what may be brought back. A copy is a folder with all its files: log, checkpoint, leader epochs, producer
-snapshots, as they were at one moment. Nothing in it shows that the log was longer since. Only the controllers' record of high
-watermarks does, so nothing is brought back but what lies below that.
+Owns the copies and what may be brought back. A copy is a folder with all its files: log,
+checkpoint, leader epochs, producer snapshots, as they were at one moment. Nothing in it shows that
+the log was longer since. Only the controllers' record of high watermarks does, so nothing is
+brought back but what lies below that.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class OldCopies:
         self.start()
 
     def fitting(self, machine: Machine, id: TopicIdPartition) -> OldCopy | None:
-        """The oldest copy of that replica, if it lies below what the active controller has in its record."""
+        """The oldest copy of that replica, if it lies below what the active controller has in its
+        record.
+        """
         active = self.simulation.controllers.active()
         if active is None or active.controller is None:
             return None

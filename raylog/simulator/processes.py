@@ -1,11 +1,13 @@
 """Machines and the processes on them, as a fault injector sees them: killed, paused, without power.
 
-Owns whether code of a process may run now. Everything that a simulated process does goes through ``Process.run``; whatever arrives
-for a stopped process waits in its inbox, whatever arrives for a dead one is dropped. Knows nothing of raylog: the servers of the
-simulation (``simulated_actors``) inherit from ``Process``.
+Owns whether code of a process may run now. Everything that a simulated process does goes through
+``Process.run``; whatever arrives for a stopped process waits in its inbox, whatever arrives for a
+dead one is dropped. Knows nothing of raylog: the servers of the simulation (``simulated_actors``)
+inherit from ``Process``.
 
-A process can be told to die in the middle of its work: ``arm`` lets a number of disk operations pass and strikes at the next, so that
-every order of writes meets its crash. A struck write leaves a part of its bytes.
+A process can be told to die in the middle of its work: ``arm`` lets a number of disk operations
+pass and strikes at the next, so that every order of writes meets its crash. A struck write leaves a
+part of its bytes.
 
 ::
 
@@ -68,7 +70,9 @@ class Machine:
         return 1_700_000_000_000 + self.scheduler.now_ms + self.wall_offset_ms
 
     def arm(self, process: Process, *, operations: int, power: bool) -> None:
-        """``process`` dies (or the machine loses power) at its disk operation after the next ``operations``."""
+        """``process`` dies (or the machine loses power) at its disk operation after the next
+        ``operations``.
+        """
         self.strike = _Strike(operations, power, self.scheduler.rng.random())
         self.strike_process = process
 

@@ -1,7 +1,9 @@
-"""A ``PartitionQueue`` driven as the producer's ``Sender`` drives it, without a loop, a lock or a connection.
+"""A ``PartitionQueue`` driven as the producer's ``Sender`` drives it, without a loop, a lock or a
+connection.
 
-The caller takes batches, carries them wherever it likes, and reports what came back and how much time has passed. This module
-makes of it what the sender makes of it: retry, split, give up. Used by the model of failovers and by the simulator.
+The caller takes batches, carries them wherever it likes, and reports what came back and how much
+time has passed. This module makes of it what the sender makes of it: retry, split, give up. Used by
+the model of failovers and by the simulator.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from raylog.errors import RaylogError
 
 
 class QueueClient:
-    """One partition's queue and what became of its batches. ``identity`` is what InitProducerId gave."""
+    """One partition's queue and what became of its batches. ``identity`` is what InitProducerId
+    gave.
+    """
 
     def __init__(self, queue: PartitionQueue, identity: ProducerIdentity | None = None) -> None:
         self.queue = queue
@@ -49,7 +53,9 @@ class QueueClient:
         return ended + self._fail_lost()
 
     def refused(self, batch: ProducerBatch, code: ErrorCode) -> list[ProducerBatch]:
-        """The request failed, or the leader said so. Returns the batches that have ended with this answer."""
+        """The request failed, or the leader said so. Returns the batches that have ended with this
+        answer.
+        """
         match self.queue.judge(batch, code):
             case Verdict.DUPLICATE:
                 return self.acknowledged(batch, -1)

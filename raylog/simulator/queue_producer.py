@@ -1,12 +1,15 @@
-"""A simulated producer that sends what the real producer's queue says: batches that are given up, expire, are split and begin new epochs.
+"""A simulated producer that sends what the real producer's queue says: batches that are given up,
+expire, are split and begin new epochs.
 
-The other producers of the simulator (``workload``) never give a batch up. This one has short delivery timeouts, few retries and impatient
-requests, so that batches end while copies of them are on their way, stored without an acknowledgement, or both. Some are
-larger than a segment and are split; some the topic refuses for good. Its queue is production code (``PartitionQueue``).
+The other producers of the simulator (``workload``) never give a batch up. This one has short
+delivery timeouts, few retries and impatient requests, so that batches end while copies of them are
+on their way, stored without an acknowledgement, or both. Some are larger than a segment and are
+split; some the topic refuses for good. Its queue is production code (``PartitionQueue``).
 
-Beside what holds for every idempotent producer (``checkers``), it demands of the cluster: a batch whose every attempt was refused
-is never in the log, whatever is acknowledged is at the offset of the acknowledgement and bears its CRC, and nobody forgets
-what it has acknowledged. At the end a batch is acknowledged once more.
+Beside what holds for every idempotent producer (``checkers``), it demands of the cluster: a batch
+whose every attempt was refused is never in the log, whatever is acknowledged is at the offset of
+the acknowledgement and bears its CRC, and nobody forgets what it has acknowledged. At the end a
+batch is acknowledged once more.
 """
 
 from __future__ import annotations
@@ -207,7 +210,9 @@ class QueueProducer(SimulatedProducer):
             self.ledger.acknowledged[first + index] = (generation, offset + index)
 
     def _check_sequence_refused(self, batch: ProducerBatch, error: ErrorCode, generation: int) -> None:
-        """Nobody forgets what it has acknowledged: then the sequence of a batch that was sent first is never out of order."""
+        """Nobody forgets what it has acknowledged: then the sequence of a batch that was sent first
+        is never out of order.
+        """
         if error.value not in SEQUENCE_REFUSED or not batch.was_sent_first or batch.was_split_in_doubt:
             return
         history = self.checkers.history(self.id)

@@ -1,11 +1,14 @@
-"""Quorums on simulated disks and a network of one queue: the shell around the pure machine, for scenarios and random runs.
+"""Quorums on simulated disks and a network of one queue: the shell around the pure machine, for
+scenarios and random runs.
 
-Owns delivery, disks, crashes and the trace of what happened; every member is production ``Quorum`` on production ``MetadataLog``.
-Nothing happens by itself: the driver delivers messages, moves the clock, completes writes and crashes members. The state machine of a
-member is the list of entries that it applied; a snapshot's data is that list, so restoring one can be checked.
+Owns delivery, disks, crashes and the trace of what happened; every member is production ``Quorum``
+on production ``MetadataLog``. Nothing happens by itself: the driver delivers messages, moves the
+clock, completes writes and crashes members. The state machine of a member is the list of entries
+that it applied; a snapshot's data is that list, so restoring one can be checked.
 
-``QuorumHistory`` judges across members, after everything that happened: one leader a term, one vote a term, one entry at each
-committed index and in every later leader's log, in order and without gaps; settled tickets were drawn by the true leader.
+``QuorumHistory`` judges across members, after everything that happened: one leader a term, one vote
+a term, one entry at each committed index and in every later leader's log, in order and without
+gaps; settled tickets were drawn by the true leader.
 """
 
 from __future__ import annotations
@@ -117,7 +120,9 @@ class QuorumHistory:
 
 
 class QuorumNetwork:
-    """Members by name. ``draw_election_timeout_ms(name)`` is each member's source of election timeouts."""
+    """Members by name. ``draw_election_timeout_ms(name)`` is each member's source of election
+    timeouts.
+    """
 
     def __init__(self, config: QuorumConfig, draw_election_timeout_ms: Callable[[str], int]) -> None:
         self.config = config
@@ -164,7 +169,9 @@ class QuorumNetwork:
         self.settle(name)
 
     def crash(self, name: str, rng: random.Random | None = None) -> None:
-        """Kill the process and cut the power of its disk; a write under way may or may not have been done."""
+        """Kill the process and cut the power of its disk; a write under way may or may not have
+        been done.
+        """
         member = self.members[name]
         if member.pending is not None and rng is not None and rng.random() < 0.5:
             assert member.log is not None
@@ -173,7 +180,8 @@ class QuorumNetwork:
         member.disk.lose_power(rng or random.Random(0))
 
     def damage(self, name: str, rng: random.Random) -> None:
-        """Kill the process and damage one of its files at rest: a flipped bit, zeros, an end that is gone, or all of it.
+        """Kill the process and damage one of its files at rest: a flipped bit, zeros, an end that
+        is gone, or all of it.
 
         Not the bytes that name a format's version: what a newer raylog wrote is left to people.
         """

@@ -1,17 +1,21 @@
-"""Runs seeds of the simulator: ``python -m raylog.simulator --seed N [--events N] [--trace]``, or many with ``--seeds N``.
+"""Runs seeds of the simulator: ``python -m raylog.simulator --seed N [--events N] [--trace]``, or
+many with ``--seeds N``.
 
-``--groups`` runs those with consumer groups (``simulated_groups``), ``--clients`` those with the production clients
-(``simulated_clients``); a seed is another run there. ``--night-minutes N`` gives each run
-nights of so many minutes of the cluster's time (``rhythm``).
+``--groups`` runs those with consumer groups (``simulated_groups``), ``--clients`` those with the
+production clients (``simulated_clients``); a seed is another run there. ``--night-minutes N`` gives
+each run nights of so many minutes of the cluster's time (``rhythm``).
 
-``--trace`` prints every step of the run. A run that breaks a promise prints what broke and the command that repeats it; at the end
-stand the counts of what the runs went through, how many hours of the clusters' time they spanned, the seeds that failed, and the
-seeds per second. Exits with 1 if one failed.
+``--trace`` prints every step of the run. A run that breaks a promise prints what broke and the
+command that repeats it; at the end stand the counts of what the runs went through, how many hours
+of the clusters' time they spanned, the seeds that failed, and the seeds per second. Exits with 1 if
+one failed.
 
-Many seeds run in ``--processes`` processes; a run is what its seed makes it wherever it runs, and results come in the order of the seeds.
+Many seeds run in ``--processes`` processes; a run is what its seed makes it wherever it runs, and
+results come in the order of the seeds.
 
-``--hours H`` goes on until so many hours of the clusters' time are done, with nights, every other run with groups, and keeps a tally in
-a file (``tally``), from which the next call goes on: ``--hours`` counts what the file has already.
+``--hours H`` goes on until so many hours of the clusters' time are done, with nights, every other
+run with groups, and keeps a tally in a file (``tally``), from which the next call goes on:
+``--hours`` counts what the file has already.
 """
 
 from __future__ import annotations
@@ -39,9 +43,11 @@ NIGHT_MINUTES = 240  # of a run of ``--hours``, where no other number is given
 
 @dataclass(frozen=True, slots=True)
 class SeedOutcome:
-    """One seed's run. ``failure`` is the traceback of what broke, its last line ``broke``; both None if nothing did.
+    """One seed's run. ``failure`` is the traceback of what broke, its last line ``broke``; both
+    None if nothing did.
 
-    ``by_checker``: a checker or an assertion of the machines' own said so; anything else is an error in the code that ran.
+    ``by_checker``: a checker or an assertion of the machines' own said so; anything else is an
+    error in the code that ran.
     """
 
     seed: int
@@ -103,7 +109,9 @@ def _run_of_hours(seed: int, night_minutes: int) -> SeedOutcome:
 
 
 def pool(processes: int, prepare: Callable[..., None] | None = None, *arguments: object) -> Pool:
-    """Processes that have nothing of this one; ``prepare(*arguments)`` runs first in each, and has to be importable."""
+    """Processes that have nothing of this one; ``prepare(*arguments)`` runs first in each, and has
+    to be importable.
+    """
     return multiprocessing.get_context("spawn").Pool(processes, prepare, arguments)
 
 
@@ -199,7 +207,9 @@ def _sum_up(
 
 
 def _run_hours(hours: float, night_minutes: int, path: Path, first_seed: int, processes: int) -> int:
-    """Until the tally has so many hours. It is written after every run; the runs under way when that is reached are finished."""
+    """Until the tally has so many hours. It is written after every run; the runs under way when
+    that is reached are finished.
+    """
     tally = Tally.load(path, first_seed=first_seed)
     start = said = time.perf_counter()
     with pool(processes) as workers:

@@ -1,8 +1,9 @@
 """Several ReplicaHosts in memory, joined by a network that the test holds in its hand.
 
-``Hosts`` is a shell like the others: it carries out effects, but every message waits in ``wires`` until the test says
-``run`` (all of them, in order, until nothing moves) or ``step``. Time stands still until ``advance``. After every event
-the host that took it is checked. Controllers are played by the test, which sends assignments and reads ``told``.
+``Hosts`` is a shell like the others: it carries out effects, but every message waits in ``wires``
+until the test says ``run`` (all of them, in order, until nothing moves) or ``step``. Time stands
+still until ``advance``. After every event the host that took it is checked. Controllers are played
+by the test, which sends assignments and reads ``told``.
 """
 
 from __future__ import annotations
@@ -150,7 +151,9 @@ class Hosts:
         return process
 
     def kill(self, broker: int) -> None:
-        """SIGKILL: nothing is closed; what was written stays in the page cache. Its peers' fetches fail."""
+        """SIGKILL: nothing is closed; what was written stays in the page cache. Its peers' fetches
+        fail.
+        """
         self.processes[broker].alive = False
         self.processes[broker].files.crash()
         for message in self.wires:
@@ -193,7 +196,9 @@ class Hosts:
         elr: Sequence[int] = (),
         run: bool = True,
     ) -> Assignment:
-        """Commit a state of the partition (its partition epoch rises) and send it to the live brokers, or only ``to`` some."""
+        """Commit a state of the partition (its partition epoch rises) and send it to the live
+        brokers, or only ``to`` some.
+        """
         known = self.assignments.get(id)
         leader_epoch = epoch if epoch is not None else (known.leader_epoch if known else 0)
         brokers = replicas or ([each.broker_id for each in known.replicas] if known else list(self.processes))
@@ -482,7 +487,9 @@ class Hosts:
         log_start: int = -1,
         id: TopicIdPartition = P0,
     ) -> int:
-        """Send a fetch of one partition; ``replica`` is (broker, incarnation) of a follower that the test plays."""
+        """Send a fetch of one partition; ``replica`` is (broker, incarnation) of a follower that
+        the test plays.
+        """
         token = self.token()
         part = FetchPartition(id, offset, max_bytes, epoch, last_epoch, log_start)
         self.handle(broker, FetchReceived(token, *replica, max_wait_ms, min_bytes, max_bytes, 0, (part,)))

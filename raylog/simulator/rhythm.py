@@ -1,9 +1,10 @@
 """Day and night in a simulated cluster: how often clients, people and faults act.
 
-By day they act as often as they like, which is hundreds of times a second, so that a run of some thousand events is over after seconds
-of the cluster's time. What takes longer than that (sessions, retention, expiry of producers and offsets, many heartbeats) needs the
-night: then everybody acts hundreds of times more rarely, while every timer of the machines fires when it is due. A night of an hour
-costs what an hour of heartbeats costs.
+By day they act as often as they like, which is hundreds of times a second, so that a run of some
+thousand events is over after seconds of the cluster's time. What takes longer than that (sessions,
+retention, expiry of producers and offsets, many heartbeats) needs the night: then everybody acts
+hundreds of times more rarely, while every timer of the machines fires when it is due. A night of an
+hour costs what an hour of heartbeats costs.
 
 Whoever acts again and again asks for the next time here. Who sleeps when the day breaks is woken.
 """

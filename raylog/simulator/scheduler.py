@@ -1,9 +1,11 @@
-"""Virtual time: every step of a simulation happens because this scheduler called it, in an order that one seed decides.
+"""Virtual time: every step of a simulation happens because this scheduler called it, in an order
+that one seed decides.
 
-Owns the clock and the queue of future calls; knows nothing of what they do. Time is counted in microseconds so that messages of one
-millisecond still have an order; machines are told milliseconds. Calls due at the same instant run in the order they were asked for.
-Randomness for everybody comes from ``Scheduler.rng``, so the order of draws is part of the schedule: code under simulation must not
-iterate over sets or draw from anywhere else.
+Owns the clock and the queue of future calls; knows nothing of what they do. Time is counted in
+microseconds so that messages of one millisecond still have an order; machines are told
+milliseconds. Calls due at the same instant run in the order they were asked for. Randomness for
+everybody comes from ``Scheduler.rng``, so the order of draws is part of the schedule: code under
+simulation must not iterate over sets or draw from anywhere else.
 
 Invariants: the clock never goes back; a cancelled call never runs.
 """
@@ -31,7 +33,9 @@ class Timer:
 
 
 class Scheduler:
-    """``run_next`` advances the clock to the next call and makes it. ``steps`` counts the calls made."""
+    """``run_next`` advances the clock to the next call and makes it. ``steps`` counts the calls
+    made.
+    """
 
     __slots__ = ("_order", "_queue", "now_us", "rng", "steps")
 

@@ -1,7 +1,7 @@
 """What must hold of one process's control session, seen from outside.
 
-The checker compares what the machine (``raylog.control.control_session``) orders with what its links
-have done. It knows nothing of the machine's states.
+The checker compares what the machine (``raylog.control.control_session``) orders with what its
+links have done. It knows nothing of the machine's states.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from raylog.types import Endpoint
 
 
 class SessionChecker:
-    """Of one process. The driver of its session calls a method for each thing that happens, which raises ``Violation``."""
+    """Of one process. The driver of its session calls a method for each thing that happens, which
+    raises ``Violation``.
+    """
 
     def __init__(self, process: str) -> None:
         self._process = process
@@ -66,7 +68,9 @@ class SessionChecker:
         self._arriving = (link, frame)
 
     def changes(self, connected: bool) -> None:
-        """A session begins by a Welcome over the open link, behind a hello, and ends before the next one begins."""
+        """A session begins by a Welcome over the open link, behind a hello, and ends before the
+        next one begins.
+        """
         self._demand(connected is not self._connected, f"reports the session as {connected} twice")
         self._connected = connected
         if connected:

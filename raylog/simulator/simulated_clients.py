@@ -1,9 +1,10 @@
-"""The production clients in a simulated cluster: producers and consumers as users have them, under the simulator's faults.
+"""The production clients in a simulated cluster: producers and consumers as users have them, under
+the simulator's faults.
 
-``ClientSimulation`` is the simulation (``simulation``) with servers that speak raylog's wire protocol
-(``wire_servers``) and with clients (``native_clients``) whose every line is production code: connections,
-metadata, sender, fetcher, group membership. Their event loop is simulated (``simulated_loop``). What is
-asked of them is what a user is promised (``client_checker``).
+``ClientSimulation`` is the simulation (``simulation``) with servers that speak raylog's wire
+protocol (``wire_servers``) and with clients (``native_clients``) whose every line is production
+code: connections, metadata, sender, fetcher, group membership. Their event loop is simulated
+(``simulated_loop``). What is asked of them is what a user is promised (``client_checker``).
 
 Disks are not damaged here: what that does to replicas the other simulations find out.
 """
@@ -43,7 +44,9 @@ _names = itertools.count(1)  # what a process knows of one cluster it must not k
 
 
 class ClientAdministration(Administration):
-    """Makes one topic and ``__consumer_offsets``; then leaders move, brokers are drained and replicas are reassigned."""
+    """Makes one topic and ``__consumer_offsets``; then leaders move, brokers are drained and
+    replicas are reassigned.
+    """
 
     simulation: ClientSimulation
 

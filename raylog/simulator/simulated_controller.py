@@ -1,9 +1,11 @@
-"""A controller actor of a simulated cluster: the shell around the production ``Controller``, ``Quorum`` and ``MetadataLog``.
+"""A controller actor of a simulated cluster: the shell around the production ``Controller``,
+``Quorum`` and ``MetadataLog``.
 
-It carries out effects as the real shell does. A write of the quorum's log happens after a random delay, as in a thread, and the
-word that it is durable arrives another delay later; a death may come before, between and (through ``Machine.arm``) in the middle
-of both. Dials are real dials over the simulated network, StartActor really starts a process, after a while, or fails because the
-machine is off. Where the controllers run and how their quorum talks is ``simulated_quorum``.
+It carries out effects as the real shell does. A write of the quorum's log happens after a random
+delay, as in a thread, and the word that it is durable arrives another delay later; a death may come
+before, between and (through ``Machine.arm``) in the middle of both. Dials are real dials over the
+simulated network, StartActor really starts a process, after a while, or fails because the machine
+is off. Where the controllers run and how their quorum talks is ``simulated_quorum``.
 """
 
 from __future__ import annotations
@@ -132,7 +134,9 @@ class ControllerProcess(Process):
     # ---------------------------------------------------------------- links to other controllers, as QuorumLinks keeps them
 
     def joined(self, other: ControllerProcess) -> None:
-        """A link to it is open. If there was one to an older process of that disk, that one is dead."""
+        """A link to it is open. If there was one to an older process of that disk, that one is
+        dead.
+        """
         if other.incarnation < self._newest.get(other.identity, 0):
             self._refused.add(other)
             self.simulation.counts["controllers refused by their incarnation"] += 1

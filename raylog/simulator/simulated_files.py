@@ -1,31 +1,38 @@
-"""A disk in memory that forgets what was never flushed: ``Files`` (raylog/log/files.py) for the simulator and for unit tests.
+"""A disk in memory that forgets what was never flushed: ``Files`` (raylog/log/files.py) for the
+simulator and for unit tests.
 
-Owns: file contents, directory entries, locks, faults. It knows nothing of logs. ``SimulatedDisk`` is the hardware with its operating
-system; ``disk.files()`` is one process's view of it (handles and locks belong to that process).
+Owns: file contents, directory entries, locks, faults. It knows nothing of logs. ``SimulatedDisk``
+is the hardware with its operating system; ``disk.files()`` is one process's view of it (handles and
+locks belong to that process).
 
 What a crash takes, by kind::
 
     process crash (kill -9)    locks and handles. The page cache stays: whatever was written is read back.
     power loss                 also everything that no flush covered, as below. Whoever survives sees only what the disk holds.
 
-Two things are flushed apart, as POSIX promises no more: ``File.flush`` covers one file's bytes and size, ``sync_directory``
-the names in one directory (creations, renames, removals). A new file whose directory was not synced may be gone; a renamed
-file whose bytes were not flushed may be empty under its new name.
+Two things are flushed apart, as POSIX promises no more: ``File.flush`` covers one file's bytes and
+size, ``sync_directory`` the names in one directory (creations, renames, removals). A new file whose
+directory was not synced may be gone; a renamed file whose bytes were not flushed may be empty under
+its new name.
 
-What power loss does with unflushed work is drawn from a ``random.Random``: for each file the operations since its last flush
-are applied up to a random point, the one there is torn at a random byte (the torn tail); now and then a file also loses a page
-in the middle (zeros: its size reached the disk before its data did). Of a directory's unsynced changes a random prefix
-survives, as from a journal.
+What power loss does with unflushed work is drawn from a ``random.Random``: for each file the
+operations since its last flush are applied up to a random point, the one there is torn at a random
+byte (the torn tail); now and then a file also loses a page in the middle (zeros: its size reached
+the disk before its data did). Of a directory's unsynced changes a random prefix survives, as from a
+journal.
 
-A flush that fails loses what it should have written, as Linux does: the pages stay in the cache, count as written, and no
-later flush writes them. They can be read until the cache drops them (``evict``, a loss of power); then the disk has
-what it had before. Only writing the bytes again puts them on the disk.
+A flush that fails loses what it should have written, as Linux does: the pages stay in the cache,
+count as written, and no later flush writes them. They can be read until the cache drops them
+(``evict``, a loss of power); then the disk has what it had before. Only writing the bytes again
+puts them on the disk.
 
-What is in the page cache matters to reads that must not wait (``in_memory``), and to nothing else: no draw is made for it. ``evict``
-empties the cache. Where ``evicts`` is set, it is asked for each page that such a read touches and that was not written or loaded
-lately; it must be a pure function of its arguments, so that the order of reads does not change a run.
+What is in the page cache matters to reads that must not wait (``in_memory``), and to nothing else:
+no draw is made for it. ``evict`` empties the cache. Where ``evicts`` is set, it is asked for each
+page that such a read touches and that was not written or loaded lately; it must be a pure function
+of its arguments, so that the order of reads does not change a run.
 
-Invariant: bytes below a returned ``flush`` and names below a returned ``sync_directory`` survive every crash.
+Invariant: bytes below a returned ``flush`` and names below a returned ``sync_directory`` survive
+every crash.
 """
 
 from __future__ import annotations
@@ -56,7 +63,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Fault = Callable[[str, str], None]
-"""Called with (operation, path) before each operation; raises OSError to make it fail, or ``TornWrite``."""
+"""Called with (operation, path) before each operation; raises OSError to make it fail, or
+``TornWrite``.
+"""
 
 FolderCopy = Mapping[str, bytes]  # by file name
 
@@ -75,7 +84,9 @@ class WorstLuck(random.Random):
 
 
 class TornWrite(Exception):
-    """Raised by a fault during "write": that share of the bytes is written, then ``cause`` is raised instead."""
+    """Raised by a fault during "write": that share of the bytes is written, then ``cause`` is
+    raised instead.
+    """
 
     def __init__(self, share: float, cause: BaseException) -> None:
         super().__init__(share, cause)
@@ -89,7 +100,8 @@ def _error(code: int, path: str) -> OSError:
 
 @dataclass(frozen=True, slots=True)
 class DamagedBytes:
-    """Bytes of a log that changed by themselves: the batches that they touch, before and after, from ``position`` of the file on.
+    """Bytes of a log that changed by themselves: the batches that they touch, before and after,
+    from ``position`` of the file on.
 
     ``offset``: that of the first of these batches.
     """
@@ -115,8 +127,9 @@ class DamagedBytes:
 class SimulatedDisk:
     """One disk and the page cache above it.
 
-    ``clock_ms`` gives wall-clock milliseconds for modification times. ``capacity_bytes`` bounds the sum of all file sizes
-    (ENOSPC beyond, after writing what fits). ``fault`` sees every operation first and may raise.
+    ``clock_ms`` gives wall-clock milliseconds for modification times. ``capacity_bytes`` bounds the
+    sum of all file sizes (ENOSPC beyond, after writing what fits). ``fault`` sees every operation
+    first and may raise.
     """
 
     def __init__(
@@ -145,12 +158,16 @@ class SimulatedDisk:
         self._used_bytes = used_bytes(self.root)
 
     def evict(self) -> None:
-        """Throw everything out of the page cache that could be read again, or that counts as written."""
+        """Throw everything out of the page cache that could be read again, or that counts as
+        written.
+        """
         evict_below(self.root)
         self._used_bytes = used_bytes(self.root)
 
     def wipe(self, path: str) -> None:
-        """Another disk is in its place: an empty folder, for good. Views made before are dead, as after a crash of their processes."""
+        """Another disk is in its place: an empty folder, for good. Views made before are dead, as
+        after a crash of their processes.
+        """
         directory = self.directory(path)
         directory.entries.clear()
         directory.sync()
@@ -162,7 +179,9 @@ class SimulatedDisk:
         return {name: bytes(entry.cached) for name, entry in sorted(entries.items()) if isinstance(entry, Inode)}
 
     def restore_folder(self, path: str, copy: FolderCopy) -> None:
-        """Somebody puts an old copy in the place of what the folder holds; all of it is on the disk."""
+        """Somebody puts an old copy in the place of what the folder holds; all of it is on the
+        disk.
+        """
         directory = self.directory(path)
         directory.entries.clear()
         for name, content in copy.items():
@@ -179,7 +198,9 @@ class SimulatedDisk:
                 content[position] ^= 1 << bit
 
     def zero_page(self, path: str, position: int) -> None:
-        """The page of a file that holds ``position`` turns into zeros by itself, in the page cache and on the disk."""
+        """The page of a file that holds ``position`` turns into zeros by itself, in the page cache
+        and on the disk.
+        """
         inode = self.inode(path)
         self.corrupted.add(path)
         start = position // PAGE_BYTES * PAGE_BYTES
@@ -340,7 +361,9 @@ class SimulatedLock:
 
 
 class SimulatedFiles:
-    """One process's view of a ``SimulatedDisk``; with no disk given it makes its own (for tests of one process)."""
+    """One process's view of a ``SimulatedDisk``; with no disk given it makes its own (for tests of
+    one process).
+    """
 
     def __init__(self, disk: SimulatedDisk | None = None) -> None:
         self.disk = disk if disk is not None else SimulatedDisk()
@@ -348,7 +371,9 @@ class SimulatedFiles:
         self._alive = True
 
     def crash(self) -> None:
-        """The process ends without a word: its locks are free, its handles dead, its writes in the page cache."""
+        """The process ends without a word: its locks are free, its handles dead, its writes in the
+        page cache.
+        """
         self._alive = False
         self.disk.release(self)
 

@@ -1,13 +1,16 @@
-"""Consumer groups in the simulated cluster: coordinators that are leaders of ``__consumer_offsets``, and members that come and go.
+"""Consumer groups in the simulated cluster: coordinators that are leaders of
+``__consumer_offsets``, and members that come and go.
 
-``GroupSimulation`` is the simulation (``simulation``) with another topic and other clients. Its replica processes run the production
-group machines in the production runtime (``raylog.coordination``) upon the replicated log, so a coordinator dies, is
-deposed, is cut off and loses its page cache like any leader, by the same faults. Members (``group_members``) crash, leave, get stuck,
-pause, and come back under the instance id of somebody who may still be there. ``group_checker`` sees all that reaches a coordinator and
-all that leaves one.
+``GroupSimulation`` is the simulation (``simulation``) with another topic and other clients. Its
+replica processes run the production group machines in the production runtime
+(``raylog.coordination``) upon the replicated log, so a coordinator dies, is deposed, is cut off and
+loses its page cache like any leader, by the same faults. Members (``group_members``) crash, leave,
+get stuck, pause, and come back under the instance id of somebody who may still be there.
+``group_checker`` sees all that reaches a coordinator and all that leaves one.
 
-Healing asks for more than that of other topics: each group's live members share all its partitions, each owned once, in one stable
-generation; what was committed last is shown; and every replica's image of the groups is the same.
+Healing asks for more than that of other topics: each group's live members share all its partitions,
+each owned once, in one stable generation; what was committed last is shown; and every replica's
+image of the groups is the same.
 """
 
 from __future__ import annotations
@@ -106,8 +109,9 @@ class GroupProcess(CoordinatorProcess[Request, GroupReply, GroupRecord]):
 
 
 class GroupAdministration(Administration):
-    """Makes ``__consumer_offsets`` and the topics that groups read; then leaders move, brokers are drained, replicas are
-    reassigned, and topics are deleted and made again."""
+    """Makes ``__consumer_offsets`` and the topics that groups read; then leaders move, brokers are
+    drained, replicas are reassigned, and topics are deleted and made again.
+    """
 
     simulation: GroupSimulation
 
@@ -200,7 +204,8 @@ class GroupSimulation(Simulation):
             is_buried=self._is_buried,
             set_back_ms=lambda: self.clock_steps.set_back_ms,
         )
-        # By the key of a group's record: the last one that removes it, by the log's history (unclean elections begin anew) and offset.
+        # By the key of a group's record: the last one that removes it, by the log's history
+        # (unclean elections begin anew) and offset.
         self._buried: dict[bytes, tuple[int, int]] = {}
         self.administration: GroupAdministration = GroupAdministration(self)
         if (
@@ -356,7 +361,9 @@ class GroupSimulation(Simulation):
 
 
 def _known(machine: GroupMachine, forgotten: set[bytes | None]) -> dict[str, StoredGroup]:
-    """What a replica's machine knows of its groups, but for what it may know because it was away while it was deleted."""
+    """What a replica's machine knows of its groups, but for what it may know because it was away
+    while it was deleted.
+    """
     known = {}
     for group_id, stored in machine.image.groups.items():
         value = None if encode(GroupRecord(GroupKey(group_id), None))[0] in forgotten else stored.value

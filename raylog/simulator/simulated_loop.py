@@ -1,9 +1,10 @@
-"""The event loop of a simulated process: asyncio code runs in it as production code does, in virtual time.
+"""The event loop of a simulated process: asyncio code runs in it as production code does, in
+virtual time.
 
-Owns the loop and the transports of one ``Process``. Timers are the scheduler's, connections are links of
-the simulated network, and nothing runs in a thread. What a piece of work causes (``call_soon``) runs in
-the same instant, in order. A paused process finds its timers late; a dead one runs nothing any more,
-whatever its abandoned coroutines still ask for.
+Owns the loop and the transports of one ``Process``. Timers are the scheduler's, connections are
+links of the simulated network, and nothing runs in a thread. What a piece of work causes
+(``call_soon``) runs in the same instant, in order. A paused process finds its timers late; a dead
+one runs nothing any more, whatever its abandoned coroutines still ask for.
 
 Only what the clients and the servers of raylog use of an event loop is here.
 """
@@ -164,7 +165,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return task
 
     def abandon(self) -> None:
-        """The process has ended, and its coroutines with it: here, and not whenever they are collected."""
+        """The process has ended, and its coroutines with it: here, and not whenever they are
+        collected.
+        """
         tasks, self._tasks = self._tasks, {}
         for task in tasks:
             try:
@@ -173,7 +176,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 continue
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Tasks that end with their process are no news. The others are awaited, or say by themselves what went wrong."""
+        """Tasks that end with their process are no news. The others are awaited, or say by
+        themselves what went wrong.
+        """
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
@@ -195,7 +200,9 @@ def loop_of(process: Process, network: Network) -> SimulatedLoop:
 
 
 class Transport(asyncio.Transport):
-    """One end of a link as asyncio's protocols see a connection. What is written at once arrives at once."""
+    """One end of a link as asyncio's protocols see a connection. What is written at once arrives at
+    once.
+    """
 
     def __init__(self, loop: SimulatedLoop, link: Link, protocol: asyncio.BufferedProtocol, peer: str) -> None:
         super().__init__({"peername": (peer, link.number)})
@@ -296,7 +303,8 @@ class _Opening:
 class AcceptedEnd:
     """The accepting end of a link. Its first message says which kind of peer this is.
 
-    ``connection`` makes the protocol for one that sends bytes; any other is served by ``inner``, as without this.
+    ``connection`` makes the protocol for one that sends bytes; any other is served by ``inner``, as
+    without this.
     """
 
     def __init__(self, loop: SimulatedLoop, inner: Any, connection: Callable[[], asyncio.BufferedProtocol]) -> None:

@@ -1,12 +1,14 @@
 """A network with TCP's manners and TCP's troubles, between simulated processes.
 
-Owns: links (connections), listeners, cuts. A ``Link`` is ordered in each direction and loses nothing while it stands; it breaks as a
-whole: then messages under way are lost from some point on, and each end learns of it in its own time, or never if the way to it is
-cut. Between links there is no order at all: an answer on an old link may overtake, or be overtaken by, everything on a new one.
+Owns: links (connections), listeners, cuts. A ``Link`` is ordered in each direction and loses
+nothing while it stands; it breaks as a whole: then messages under way are lost from some point on,
+and each end learns of it in its own time, or never if the way to it is cut. Between links there is
+no order at all: an answer on an old link may overtake, or be overtaken by, everything on a new one.
 
-A *cut* from machine A to machine B holds back what A sends to B (TCP retransmits): it arrives when the cut heals, unless an
-end gave up before. Cuts are one-way; two make a partition. A machine without power swallows everything; back on, it answers
-what it does not know with a reset. ``connect`` ends as opened, refused (machine on, nobody listens there), or silence; a paused
+A *cut* from machine A to machine B holds back what A sends to B (TCP retransmits): it arrives when
+the cut heals, unless an end gave up before. Cuts are one-way; two make a partition. A machine
+without power swallows everything; back on, it answers what it does not know with a reset.
+``connect`` ends as opened, refused (machine on, nobody listens there), or silence; a paused
 process's kernel accepts for it, so the link opens and nothing is said.
 """
 
@@ -24,7 +26,9 @@ LONGEST_DELAY_US = 1_000_000
 
 
 class End(Protocol):
-    """What a process does with its end of a link. The accepting side hears neither ``opened`` nor ``refused``."""
+    """What a process does with its end of a link. The accepting side hears neither ``opened`` nor
+    ``refused``.
+    """
 
     def opened(self, link: Link) -> None: ...
 
@@ -36,13 +40,17 @@ class End(Protocol):
 
 
 class Listener(Protocol):
-    """``accepted`` gives the end that serves a new link. The peer says who it is in its first message."""
+    """``accepted`` gives the end that serves a new link. The peer says who it is in its first
+    message.
+    """
 
     def accepted(self, link: Link) -> End: ...
 
 
 class Link:
-    """One connection. Side 0 opened it, side 1 accepted. An end hears of the end at most once, and never after closing it itself."""
+    """One connection. Side 0 opened it, side 1 accepted. An end hears of the end at most once, and
+    never after closing it itself.
+    """
 
     __slots__ = (
         "_broken",
@@ -83,7 +91,9 @@ class Link:
         return self._ends == [None, None]
 
     def send(self, sender: Process, message: object) -> None:
-        """Nothing happens on a link that the sender knows to be closed. An opener waits for ``opened``."""
+        """Nothing happens on a link that the sender knows to be closed. An opener waits for
+        ``opened``.
+        """
         assert self.server is not None, self.label
         side = self._side(sender)
         if self._ends[side] is not None:
@@ -98,7 +108,9 @@ class Link:
                 self._carry(side, lambda: self._deliver_close(1 - side))
 
     def break_off(self) -> None:
-        """A fault: what is under way is lost from here on; both ends learn of it, each after a while."""
+        """A fault: what is under way is lost from here on; both ends learn of it, each after a
+        while.
+        """
         if self._broken:
             return
         self._broken = True
@@ -187,7 +199,8 @@ class Link:
     def _deliver(self, side: int, message: object) -> None:
         process = self._process(side)
         if self._ends[side] is None:
-            # Nobody is there any more: the kernel answers with a reset (a machine without power did not get here).
+            # Nobody is there any more: the kernel answers with a reset (a machine without power did
+            # not get here).
             if not process.alive:
                 self._carry(side, lambda: self._deliver_close(1 - side))
             return
@@ -226,7 +239,9 @@ class _PendingConnection:
 
 
 class Network:
-    """All links. ``typical_delay_us`` is one way; faults stretch it for all (``slow``) or for a machine."""
+    """All links. ``typical_delay_us`` is one way; faults stretch it for all (``slow``) or for a
+    machine.
+    """
 
     def __init__(self, scheduler: Scheduler, *, typical_delay_us: int = 300) -> None:
         self.scheduler = scheduler
@@ -265,7 +280,9 @@ class Network:
         return endpoint
 
     def connect(self, opener: Process, endpoint: Endpoint, end: End) -> Link:
-        """A link under way. ``end`` hears ``opened`` or ``refused`` after a round trip; neither if packets are swallowed."""
+        """A link under way. ``end`` hears ``opened`` or ``refused`` after a round trip; neither if
+        packets are swallowed.
+        """
         self._numbers += 1
         link = Link(self, self._numbers, opener, end, self._machines[endpoint.host])
         self._links[link.number] = link

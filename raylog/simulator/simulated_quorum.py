@@ -1,8 +1,10 @@
-"""The controllers of a simulated cluster together: where they run, who is active, how they talk, and whether the quorum kept its word.
+"""The controllers of a simulated cluster together: where they run, who is active, how they talk,
+and whether the quorum kept its word.
 
-Owns the places of the controllers (a machine, a directory id, the address that the disks' ``meta.properties`` name), starts a process
-at each place whose machine is on, and carries the quorum's messages. Those are lost, doubled, late and out of order (Raft is built
-for that), where a control session is a link that can only break, stall or be slow.
+Owns the places of the controllers (a machine, a directory id, the address that the disks'
+``meta.properties`` name), starts a process at each place whose machine is on, and carries the
+quorum's messages. Those are lost, doubled, late and out of order (Raft is built for that), where a
+control session is a link that can only break, stall or be slow.
 
 ``QuorumChecker`` judges what all members did together, after each event of one::
 
@@ -11,10 +13,11 @@ for that), where a control session is a link that can only break, stall or be sl
     an index has one committed entry for ever, in every member
     what a member hands out as committed is on the disks of a majority of the voters: at most a minority of running voters lacks it
 
-A replaced disk is blank and has another id: its member follows and, knowing no voters, neither votes nor stands for election, until the
-active controller takes it in by a record. A voter whose files were damaged at rest mends them, or recovers, by itself; only a sole
-voter's log is brought back by a person, from a copy. Links between controllers (``joined``, ``left``) say who can be reached and who
-has died; as hints they are sometimes late, and sometimes wrong.
+A replaced disk is blank and has another id: its member follows and, knowing no voters, neither
+votes nor stands for election, until the active controller takes it in by a record. A voter whose
+files were damaged at rest mends them, or recovers, by itself; only a sole voter's log is brought
+back by a person, from a copy. Links between controllers (``joined``, ``left``) say who can be
+reached and who has died; as hints they are sometimes late, and sometimes wrong.
 """
 
 from __future__ import annotations
@@ -136,7 +139,8 @@ class Controllers:
     def refused(self, process: ControllerProcess, error: RaylogError) -> None:
         """It does not take its metadata as they are.
 
-        Right if a file was corrupted that nobody else has, or that looks like a newer raylog's now. A person brings it back from a copy.
+        Right if a file was corrupted that nobody else has, or that looks like a newer raylog's now.
+        A person brings it back from a copy.
         """
         place = process.place
         if place.undamaged is None or not str(error).startswith(place.directory):
@@ -156,9 +160,11 @@ class Controllers:
         return not any(place.is_blank or place.is_recovering or place.undamaged for place in self.places)
 
     def may_be_damaged(self) -> list[Place]:
-        """The controllers of which one may lose what it knows: the others elect without it, and a sole one gets it back from a copy.
+        """The controllers of which one may lose what it knows: the others elect without it, and a
+        sole one gets it back from a copy.
 
-        Each has opened its log since the last loss of power: that leaves ``log-end`` behind, and then no cut would show.
+        Each has opened its log since the last loss of power: that leaves ``log-end`` behind, and
+        then no cut would show.
         """
         if len(self.places) > 1:
             voting = [process for process in self.running() if process.voters == self._directory_ids()]
@@ -167,10 +173,11 @@ class Controllers:
         return [place for place in self.places if place.process is not None and place.process.controller is not None]
 
     def replace_disk(self, place: Place) -> bool:
-        """The disk of one place is lost for good, all replicas on it too, and a blank one with an id of its own is in its place.
+        """The disk of one place is lost for good, all replicas on it too, and a blank one with an
+        id of its own is in its place.
 
-        False, and nothing is done, unless all voters' disks are there and know their voters: a majority must keep what was committed. The
-        others may lag, sleep or be cut off.
+        False, and nothing is done, unless all voters' disks are there and know their voters: a
+        majority must keep what was committed. The others may lag, sleep or be cut off.
         """
         if not self.are_sound:
             return False
@@ -189,9 +196,11 @@ class Controllers:
         return True
 
     def lose_metadata(self, place: Place) -> bool:
-        """Somebody deletes the folder of the metadata: the disk keeps its id, and its voter is blank.
+        """Somebody deletes the folder of the metadata: the disk keeps its id, and its voter is
+        blank.
 
-        It votes again when it has a leader's snapshot, so False, and nothing is done, while another lacks anything that was committed.
+        It votes again when it has a leader's snapshot, so False, and nothing is done, while another
+        lacks anything that was committed.
         """
         others = [other for other in self.places if other is not place]
         if (
@@ -271,7 +280,9 @@ class Controllers:
         self.scheduler.after_us(delay_us, heard, "a link ends")
 
     def _mourn(self, machine: Machine) -> None:
-        """Links to dead processes of a machine end, its ports refuse; a machine without power says nothing."""
+        """Links to dead processes of a machine end, its ports refuse; a machine without power says
+        nothing.
+        """
         for process in self.running():
             for other in list(process.peers.values()):
                 if other.machine is machine and not other.alive:

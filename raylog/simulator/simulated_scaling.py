@@ -1,8 +1,10 @@
-"""Load on the hosts of a simulated cluster, and what must hold while the controller adds and retires hosts because of it.
+"""Load on the hosts of a simulated cluster, and what must hold while the controller adds and
+retires hosts because of it.
 
-In every third seed replicas are hot by turns: each heartbeat says how busy the host's loop would be, and which replicas make it so. Bounds
-and windows are set low, so that hosts come and go within a run, amid all other faults. In the other seeds nobody says how busy
-it is, and nothing scales. What is hot is drawn by a hash: the other draws of a seed are what they were.
+In every third seed replicas are hot by turns: each heartbeat says how busy the host's loop would
+be, and which replicas make it so. Bounds and windows are set low, so that hosts come and go within
+a run, amid all other faults. In the other seeds nobody says how busy it is, and nothing scales.
+What is hot is drawn by a hash: the other draws of a seed are what they were.
 
 What must hold, besides all that holds of moves:
 

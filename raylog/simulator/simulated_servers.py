@@ -1,8 +1,10 @@
-"""The server actors of a simulated cluster: shells around the production machines, as ``raylog.actors`` are in a real one.
+"""The server actors of a simulated cluster: shells around the production machines, as
+``raylog.actors`` are in a real one.
 
-A ``ReplicaProcess`` is a ``ReplicaHost`` with its control session (``simulated_sessions``), its listener and its connections to
-leaders; a ``BrokerProcess`` has a session only. They carry out effects as the real shells do: what those do in threads happens after
-a random delay here, in between anything else, and dies with the process. Logs lie on the machine's simulated disk.
+A ``ReplicaProcess`` is a ``ReplicaHost`` with its control session (``simulated_sessions``), its
+listener and its connections to leaders; a ``BrokerProcess`` has a session only. They carry out
+effects as the real shells do: what those do in threads happens after a random delay here, in
+between anything else, and dies with the process. Logs lie on the machine's simulated disk.
 """
 
 from __future__ import annotations

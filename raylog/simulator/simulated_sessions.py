@@ -303,7 +303,9 @@ class SessionEnd:
 
 
 class ServerEnd:
-    """The accepting half of a connection: hands calls to the server, and tells it which of them nobody waits for any more."""
+    """The accepting half of a connection: hands calls to the server, and tells it which of them
+    nobody waits for any more.
+    """
 
     __slots__ = ("link", "server", "tokens")
 

@@ -1,18 +1,22 @@
-"""A whole cluster in one thread and virtual time: production machines, simulated everything else, one seed for all of it.
+"""A whole cluster in one thread and virtual time: production machines, simulated everything else,
+one seed for all of it.
 
-Owns the cluster under test (machines, servers, the controller, clients), drives it, and asks for progress at the end. After every
-event ``observer`` feeds the checkers. What runs in it is production code:
-``ReplicaHost`` with real ``Log``s, ``Controller`` with the Raft ``Quorum`` and its log file. What is simulated: time
-(``scheduler``), connections (``simulated_network``), processes and power (``processes``), disks (``simulated_files``), threads
-(an effect's result comes after a random delay).
+Owns the cluster under test (machines, servers, the controller, clients), drives it, and asks for
+progress at the end. After every event ``observer`` feeds the checkers. What runs in it is
+production code: ``ReplicaHost`` with real ``Log``s, ``Controller`` with the Raft ``Quorum`` and its
+log file. What is simulated: time (``scheduler``), connections (``simulated_network``), processes
+and power (``processes``), disks (``simulated_files``), threads (an effect's result comes after a
+random delay).
 
-A run starts with the set-up of the cluster, which faults disturb in every fourth. Then it has two parts. *Trouble*: clients work,
-faults strike (``faults``), topics come and go (``administration``), for ``events`` events; nights may lie in between (``rhythm``).
-*Healing*: no more faults; the cluster has to bring every partition back to a leader and a whole ISR, acknowledge everything that producers
-still hold, let them produce anew, and end with byte-identical replicas. Anything broken raises ``Violation`` (or the AssertionError of a
-machine's own ``check``).
+A run starts with the set-up of the cluster, which faults disturb in every fourth. Then it has two
+parts. *Trouble*: clients work, faults strike (``faults``), topics come and go (``administration``),
+for ``events`` events; nights may lie in between (``rhythm``). *Healing*: no more faults; the
+cluster has to bring every partition back to a leader and a whole ISR, acknowledge everything that
+producers still hold, let them produce anew, and end with byte-identical replicas. Anything broken
+raises ``Violation`` (or the AssertionError of a machine's own ``check``).
 
-One seed is one run: nothing here draws from anything but the scheduler's generator, so a trace can be had of a run that failed.
+One seed is one run: nothing here draws from anything but the scheduler's generator, so a trace can
+be had of a run that failed.
 """
 
 from __future__ import annotations
@@ -66,7 +70,8 @@ THREE_CONTROLLERS = 0.65  # the share of runs with three; the others have one
 
 
 class Simulation:
-    """``Simulation(seed).run()`` returns when all promises held; ``trace_lines`` has what happened if ``tracing``.
+    """``Simulation(seed).run()`` returns when all promises held; ``trace_lines`` has what happened
+    if ``tracing``.
 
     ``coordinated_topics``: those whose leaders coordinate something.
     """
@@ -82,7 +87,9 @@ class Simulation:
         tracing: bool = False,
         on_line: Callable[[str], None] | None = None,
     ):
-        """``night_minutes``: of the cluster's time, besides that of the events; 0: as the seed draws it, mostly none."""
+        """``night_minutes``: of the cluster's time, besides that of the events; 0: as the seed
+        draws it, mostly none.
+        """
         self.seed = seed
         self.events = events
         self.tracing = tracing
@@ -173,7 +180,9 @@ class Simulation:
         return machine
 
     def _evicts(self, path: str, page: int, now_ms: int) -> bool:
-        """Every second seed has cold reads, of half of what was not used lately. By a hash: the draws of a seed are what they were."""
+        """Every second seed has cold reads, of half of what was not used lately. By a hash: the
+        draws of a seed are what they were.
+        """
         return self.seed % 2 == 1 and zlib.crc32(f"{self.seed} {path} {page} {now_ms}".encode()) % 2 == 0
 
     def _dark(self, machine: Machine) -> None:
@@ -351,14 +360,17 @@ class Simulation:
         ]
 
     def decided(self, id: TopicIdPartition) -> PartitionState | None:
-        """What the active controller has decided last of a partition, whether that is committed or not yet."""
+        """What the active controller has decided last of a partition, whether that is committed or
+        not yet.
+        """
         active = self.controllers.active()
         office = active.controller.active if active is not None and active.controller is not None else None
         topic = office.latest.topics.get(id.topic_id) if office is not None else None
         return topic.partitions.get(id.partition) if topic is not None else None
 
     def replace_failed(self, machine: Machine | None = None) -> None:
-        """Somebody mends the disks, of one machine or all, and restarts what an IO error took offline.
+        """Somebody mends the disks, of one machine or all, and restarts what an IO error took
+        offline.
 
         No process goes on by itself after one (DESIGN §4).
         """
@@ -382,7 +394,8 @@ class Simulation:
                     and not state.elr
                     and self._person_due_ms <= self.scheduler.now_ms
                 ):
-                    # Everything is gone and unclean election is off: only a person can decide to go on (DESIGN §6).
+                    # Everything is gone and unclean election is off: only a person can decide to go
+                    # on (DESIGN §6).
                     self._person_due_ms = self.scheduler.now_ms + 1_000
                     self.administration.elect(ElectionType.UNCLEAN)
                 return f"{topic}-{id.partition} has leader {state.leader}, isr {state.isr}, elr {state.elr}"

@@ -1,9 +1,10 @@
-"""Threads that run one call at a time, in an order that a seed decides: every interleaving of their disk accesses can be met again.
+"""Threads that run one call at a time, in an order that a seed decides: every interleaving of their
+disk accesses can be met again.
 
-``Stepper`` runs each task in a thread of its own and lets one of them run at a time. A task runs until its next disk
-access (``disk.fault = stepper.before_call``) or until a lock that another task holds; then the seed decides who goes on.
-Production code runs as it is, with its locks replaced by the stepper's, because one of the operating system's would stop
-the only thread that runs::
+``Stepper`` runs each task in a thread of its own and lets one of them run at a time. A task runs
+until its next disk access (``disk.fault = stepper.before_call``) or until a lock that another task
+holds; then the seed decides who goes on. Production code runs as it is, with its locks replaced by
+the stepper's, because one of the operating system's would stop the only thread that runs::
 
     stepper = Stepper(random.Random(seed))
     disk.fault = stepper.before_call
@@ -12,8 +13,8 @@ the only thread that runs::
     stepper.start("append", lambda: append(log))
     stepper.run()                                  raises what a task raised, first come first
 
-Owns no disk and knows nothing of logs but where they keep their locks. The seed and ``history`` (who ran, up to which
-call) tell a failure's story.
+Owns no disk and knows nothing of logs but where they keep their locks. The seed and ``history``
+(who ran, up to which call) tell a failure's story.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Stepper:
         threading.Thread(target=self._live, args=(task,), name=name, daemon=True).start()
 
     def run(self, *, steps: int | None = None) -> None:
-        """Until every task is over, or for so many steps: then the tasks end where they are, without another call.
+        """Until every task is over, or for so many steps: then the tasks end where they are,
+        without another call.
 
         Raises the first error of a task; the others end where they are.
         """
@@ -89,7 +91,9 @@ class Stepper:
                 raise task.error
 
     def _next(self, ready: list[_Task]) -> _Task:
-        """Mostly the task of the highest rank, until it is given another one: so some task rests while others do much."""
+        """Mostly the task of the highest rank, until it is given another one: so some task rests
+        while others do much.
+        """
         task = max(ready, key=lambda each: each.rank)
         if self._rng.random() < self._unrest:
             task.rank = self._rng.random()

@@ -1,4 +1,6 @@
-"""What many runs of the simulator have seen together, kept in a file, so that a hunt of many hours can be ended and gone on with."""
+"""What many runs of the simulator have seen together, kept in a file, so that a hunt of many hours
+can be ended and gone on with.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ FAILURES_MAX = 100  # that are kept in words
 
 @dataclass(slots=True)
 class Tally:
-    """``hours`` of the clusters' time, ``seconds`` of ours (of one process). ``counts`` is what the runs met."""
+    """``hours`` of the clusters' time, ``seconds`` of ours (of one process). ``counts`` is what the
+    runs met.
+    """
 
     next_seed: int = 1
     seeds: int = 0

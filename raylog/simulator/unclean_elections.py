@@ -1,11 +1,14 @@
-"""Everybody in sync is gone, and somebody decides to go on with a replica that is not: an unclean election, asked for.
+"""Everybody in sync is gone, and somebody decides to go on with a replica that is not: an unclean
+election, asked for.
 
-``UncleanElections.strike`` takes a partition and one of its followers. The follower is cut off until it has left the ISR; clients go on
-meanwhile, so it lacks what is acknowledged then. Then the machines of the ISR lose their power, or, where a controller runs beside them,
-their processes hang. The cut heals, and an administrator asks for an unclean election until there was one or somebody in sync is back.
+``UncleanElections.strike`` takes a partition and one of its followers. The follower is cut off
+until it has left the ISR; clients go on meanwhile, so it lacks what is acknowledged then. Then the
+machines of the ISR lose their power, or, where a controller runs beside them, their processes hang.
+The cut heals, and an administrator asks for an unclean election until there was one or somebody in
+sync is back.
 
-What such an election loses is forgiven, as always (``checkers``, ``group_checker``): all that came before it. What is promised after it
-counts like anything else.
+What such an election loses is forgiven, as always (``checkers``, ``group_checker``): all that came
+before it. What is promised after it counts like anything else.
 """
 
 from __future__ import annotations

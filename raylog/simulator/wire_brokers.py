@@ -1,8 +1,9 @@
-"""A Broker of a simulated cluster: the production image copy, router and fetch sessions, behind a listener for Kafka's clients.
+"""A Broker of a simulated cluster: the production image copy, router and fetch sessions, behind a
+listener for Kafka's clients.
 
-It folds the frames of its session into its copy of the image, answers from it, and forwards over real
-connections to the processes that lead and to the controller, all in virtual time. Its control session is
-that of every simulated server (``simulated_sessions``).
+It folds the frames of its session into its copy of the image, answers from it, and forwards over
+real connections to the processes that lead and to the controller, all in virtual time. Its control
+session is that of every simulated server (``simulated_sessions``).
 
 Unlike the real one it refuses connections until it has an image, and no connection moves to a host.
 """
@@ -90,7 +91,9 @@ class _KafkaListener:
 
 
 class _NotYet:
-    """The end of a link to somebody who is not served: one who came too early, or who does not speak Kafka's protocol."""
+    """The end of a link to somebody who is not served: one who came too early, or who does not
+    speak Kafka's protocol.
+    """
 
     def __init__(self, broker: WireBrokerProcess) -> None:
         self._broker = broker

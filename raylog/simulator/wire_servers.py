@@ -1,8 +1,9 @@
-"""The servers of a simulated cluster as the production clients meet them: they speak raylog's wire protocol, too.
+"""The servers of a simulated cluster as the production clients meet them: they speak raylog's wire
+protocol, too.
 
-A replica process and a controller answer the other simulated processes with values, as before, and whoever
-sends bytes through the production ``Server``: its handshake, its frames, and the translations of
-``raylog.server.apis`` between Kafka's entities and the machines' events.
+A replica process and a controller answer the other simulated processes with values, as before, and
+whoever sends bytes through the production ``Server``: its handshake, its frames, and the
+translations of ``raylog.server.apis`` between Kafka's entities and the machines' events.
 """
 
 from __future__ import annotations
@@ -144,7 +145,9 @@ class WireReplicaProcess(CoordinatorProcess[GroupRequest, GroupReply, GroupRecor
 
 
 class WireControllerProcess(ControllerProcess):
-    """A controller, for the production clients. It listens where the one before it at its place did."""
+    """A controller, for the production clients. It listens where the one before it at its place
+    did.
+    """
 
     def __init__(self, simulation: ClientSimulation, place: Place) -> None:
         super().__init__(simulation, place)
@@ -189,7 +192,9 @@ class WireControllerProcess(ControllerProcess):
             super().answer(token, reply)
 
     def _active_endpoint(self) -> Endpoint | None:
-        """Where the controller listens that this one follows, if it is one of those that it has a link to."""
+        """Where the controller listens that this one follows, if it is one of those that it has a
+        link to.
+        """
         assert self.controller is not None
         leader = self.controller.quorum.leader
         if leader == self.identity:

@@ -1,13 +1,17 @@
-"""Clients of a simulated cluster: producers that retry as the real one does, consumers, and somebody who administers.
+"""Clients of a simulated cluster: producers that retry as the real one does, consumers, and
+somebody who administers.
 
-Each is a process on the clients' machine with connections of its own. They know what a real client knows: leaders they asked for,
-answers they got. Everything they were promised goes to the checkers; what may be asked of the cluster at the end (a produce succeeds, all
-that waited is acknowledged) is asked by the simulation.
+Each is a process on the clients' machine with connections of its own. They know what a real client
+knows: leaders they asked for, answers they got. Everything they were promised goes to the checkers;
+what may be asked of the cluster at the end (a produce succeeds, all that waited is acknowledged) is
+asked by the simulation.
 
-A producer owns one partition. *Idempotent* ones (always acks=all) keep several batches in flight, number them, send each again
-with the bytes and the sequence number it had, in order, until it is acknowledged; the cluster has to sort out what arrives twice.
-*Plain* ones keep one batch in flight and may leave duplicates behind. After an unclean election (the checkers know) an idempotent
-producer that is refused its sequence number takes a new producer id; otherwise that refusal is a lost record, and a violation.
+A producer owns one partition. *Idempotent* ones (always acks=all) keep several batches in flight,
+number them, send each again with the bytes and the sequence number it had, in order, until it is
+acknowledged; the cluster has to sort out what arrives twice. *Plain* ones keep one batch in flight
+and may leave duplicates behind. After an unclean election (the checkers know) an idempotent
+producer that is refused its sequence number takes a new producer id; otherwise that refusal is a
+lost record, and a violation.
 
 To compacted topics they write keys, and tombstones (``keyed_values``).
 """
@@ -98,7 +102,9 @@ class Client(Process):
         return caller
 
     def ask_controller(self, request: Request, on_reply: OnReply) -> None:
-        """Of the controller that answered last; the next time of another one if this one is not active, or silent."""
+        """Of the controller that answered last; the next time of another one if this one is not
+        active, or silent.
+        """
         endpoints = self.simulation.controllers.endpoints
         at = self._controller_at
 
@@ -152,7 +158,9 @@ class Client(Process):
 
 @dataclass(slots=True)
 class Outgoing:
-    """A batch until its end. ``values`` are what it carries, ``generation`` the partition's history in which it was made."""
+    """A batch until its end. ``values`` are what it carries, ``generation`` the partition's history
+    in which it was made.
+    """
 
     serial: int
     first_value: int
@@ -195,7 +203,9 @@ class SimulatedProducer(Client):
         first_sequence: int = 0,
         age_ms: int = 0,
     ) -> None:
-        """``first_sequence``: of each producer id. ``age_ms``: how old what it writes is, by its timestamps."""
+        """``first_sequence``: of each producer id. ``age_ms``: how old what it writes is, by its
+        timestamps.
+        """
         super().__init__(name, simulation, machine)
         self.compacts = compacts
         self.age_ms = age_ms
@@ -263,8 +273,9 @@ class SimulatedProducer(Client):
         if self.leader is None:
             self.find_leader(self.topic, self.id, newer_than=-1)
             return
-        # A leader that knows nothing of a producer takes any sequence number, so the first batch goes alone.
-        # Leaders remember five batches: none may leave before the fifth before it is done.
+        # A leader that knows nothing of a producer takes any sequence number, so the first batch
+        # goes alone. Leaders remember five batches: none may leave before the fifth before it is
+        # done.
         while self.unsent:
             batch = self.unsent[0]
             oldest = min((each.serial for each in self.in_flight), default=batch.serial)
@@ -362,9 +373,11 @@ class SimulatedProducer(Client):
         self.unsent.insert(position, batch)
 
     def _sequence_refused(self, batch: Outgoing, error: int) -> None:
-        """Fine while an earlier batch is on its way again; else the cluster has forgotten what it had appended.
+        """Fine while an earlier batch is on its way again; else the cluster has forgotten what it
+        had appended.
 
-        It may forget a batch whose records were deleted: of those a snapshot names only a producer's last one.
+        It may forget a batch whose records were deleted: of those a snapshot names only a
+        producer's last one.
         """
         earlier = [each for each in (*self.in_flight, *self.unsent) if each.first_value < batch.first_value]
         history = self.checkers.history(self.id)
@@ -415,7 +428,9 @@ class SimulatedProducer(Client):
 
 
 class SimulatedConsumer(Client):
-    """Reads a partition from its start, over and over; now and then from a follower, now and then at an offset read before."""
+    """Reads a partition from its start, over and over; now and then from a follower, now and then
+    at an offset read before.
+    """
 
     def __init__(
         self, name: str, simulation: Simulation, machine: Machine, *, topic: str, id: TopicIdPartition

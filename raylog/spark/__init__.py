@@ -1,4 +1,5 @@
-"""Spark on the partitions of a cluster: a session next to the data, topics as DataFrames, DataFrames as topics.
+"""Spark on the partitions of a cluster: a session next to the data, topics as DataFrames,
+DataFrames as topics.
 
 ::
 
@@ -8,8 +9,9 @@
     raylog.spark.write(frame.select("key", "value"), "copies", cluster=cluster)
     raylog.spark.stop()
 
-``read``, ``table`` and ``write`` work with any PySpark 3.5 session, also without Ray. The only importer of pyspark and raydp, which the
-extra ``raylog[spark]`` installs. Everything here is imported on first use: Spark's workers import only what they run.
+``read``, ``table`` and ``write`` work with any PySpark 3.5 session, also without Ray. The only
+importer of pyspark and raydp, which the extra ``raylog[spark]`` installs. Everything here is
+imported on first use: Spark's workers import only what they run.
 """
 
 from __future__ import annotations

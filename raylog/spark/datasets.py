@@ -90,7 +90,8 @@ def from_spark(df: Any) -> Any:
             )
         parts = [Part(row.token, row.records, row.bytes, node_of(row.token)) for row in rows]
         source = ShelfSource(shelves, parts, schema)
-        # No CPUs, as Spark's executors may have reserved all there are: something else has to limit how many tasks run.
+        # No CPUs, as Spark's executors may have reserved all there are: something else has to limit
+        # how many tasks run.
         count = len(source.tasks)
         ds = ray.data.read_datasource(source, num_cpus=0, concurrency=min(count, _cpus()), override_num_blocks=count)
     except BaseException:
@@ -234,7 +235,8 @@ def _blocks(ds: Any) -> list[Block]:
     """
     bundles = [(bundle.blocks, bundle.schema) for bundle in ds.iter_internal_ref_bundles()]
     entries = [(entry, schema) for blocks, schema in bundles for entry in blocks]
-    # Where blocks differ Ray gives all of them the schema object of the first one, and to blocks that it holds already in any case.
+    # Where blocks differ Ray gives all of them the schema object of the first one, and to blocks
+    # that it holds already in any case.
     sharing = Counter(id(schema) for _, schema in entries)
     with_rows = [each for each in entries if each[0].metadata.num_rows != 0]
     entries = with_rows or [each for each in entries if each[1] is not None][:1]

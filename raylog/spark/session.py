@@ -113,7 +113,9 @@ def _start(
     *,
     is_quiet: bool,
 ) -> Any:
-    """A session whose executors, which have the placement group, are all ready. If it fails, nothing of it is left."""
+    """A session whose executors, which have the placement group, are all ready. If it fails,
+    nothing of it is left.
+    """
     import raydp
 
     try:

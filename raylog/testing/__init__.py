@@ -1,8 +1,11 @@
-"""What a project's tests can use of raylog's: ``broker``, Kafka inside the test's process (docs/testing.md).
+"""What a project's tests can use of raylog's: ``broker``, Kafka inside the test's process
+(docs/testing.md).
 
-``verifiable_load`` and ``ledger`` are raylog's own: a load on real processes that knows what has to be in the log.
+``verifiable_load`` and ``ledger`` are raylog's own: a load on real processes that knows what has to
+be in the log.
 
-Nothing here imports Ray, and importing this package imports none of it: pytest loads ``pytest_plugin`` in every run.
+Nothing here imports Ray, and importing this package imports none of it: pytest loads
+``pytest_plugin`` in every run.
 """
 
 from __future__ import annotations

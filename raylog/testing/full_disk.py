@@ -1,9 +1,10 @@
 """A disk that can be made full while servers use it: a wrapper around any ``Files``.
 
-``FillableDisk`` is the disk, with what all its users share: whether it is full. ``files()`` gives one server process its view of it. While
-the disk is full, writes, new files and extensions fail with ENOSPC, nothing of them being written, and everything that is there can be read
-and removed. A view remembers whether it ever refused: a replica that met a disk error stays offline until its process is replaced, so
-whoever frees the disk must know which processes those are.
+``FillableDisk`` is the disk, with what all its users share: whether it is full. ``files()`` gives
+one server process its view of it. While the disk is full, writes, new files and extensions fail
+with ENOSPC, nothing of them being written, and everything that is there can be read and removed. A
+view remembers whether it ever refused: a replica that met a disk error stays offline until its
+process is replaced, so whoever frees the disk must know which processes those are.
 """
 
 from __future__ import annotations

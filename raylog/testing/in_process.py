@@ -1,15 +1,17 @@
-"""A whole cluster in one process, without Ray: the production servers on one event loop in a thread of their own.
+"""A whole cluster in one process, without Ray: the production servers on one event loop in a thread
+of their own.
 
 ::
 
     with cluster(brokers=3) as running:
         producer = Producer(running.address)
 
-Controllers, Brokers and replicas are the classes that the Ray actors wrap; only the launcher differs. A sole controller shares the servers'
-loop, each of several has a loop and thread of its own, so that it can be frozen. Data lies in a temporary
-folder, or in ``folder``, where a later ``cluster`` finds it again. ``crash`` ends one server like a SIGKILL would: sockets break,
-nothing is closed cleanly, and the controller starts the server anew. Nobody restarts a controller but ``start_controller``; with three of
-them each is named by its broker.
+Controllers, Brokers and replicas are the classes that the Ray actors wrap; only the launcher
+differs. A sole controller shares the servers' loop, each of several has a loop and thread of its
+own, so that it can be frozen. Data lies in a temporary folder, or in ``folder``, where a later
+``cluster`` finds it again. ``crash`` ends one server like a SIGKILL would: sockets break, nothing
+is closed cleanly, and the controller starts the server anew. Nobody restarts a controller but
+``start_controller``; with three of them each is named by its broker.
 """
 
 from __future__ import annotations
@@ -41,11 +43,15 @@ T = TypeVar("T")
 Build = Callable[[ServerSpec], Any]
 SUCCEEDED_ENDS_WITHIN_S = 1.0
 PATIENCE_S = 180.0
-"""How long the cluster may take to get where it is wanted: milliseconds, unless the machine is very busy."""
+"""How long the cluster may take to get where it is wanted: milliseconds, unless the machine is very
+busy.
+"""
 
 
 class InProcessLauncher:
-    """Starts servers on a running loop. ``build`` makes the server of a kind; tests replace an entry to give it other parts."""
+    """Starts servers on a running loop. ``build`` makes the server of a kind; tests replace an
+    entry to give it other parts.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -60,11 +66,15 @@ class InProcessLauncher:
         self._is_over = False
 
     def build_replicas(self, build: Build) -> None:
-        """Have the hosts of replicas, of users' and of internal topics, made by ``build`` from now on."""
+        """Have the hosts of replicas, of users' and of internal topics, made by ``build`` from now
+        on.
+        """
         self.build |= {"replica": build, "coordinator": build}
 
     def _broker(self, spec: ServerSpec) -> BrokerServer:
-        """Its outside listener is on any free port at first, and where it was when it is started again."""
+        """Its outside listener is on any free port at first, and where it was when it is started
+        again.
+        """
         last = self._outside.get(spec.node_id)
         return BrokerServer(spec, listeners=Listeners(last or Endpoint("127.0.0.1", 0)))
 
@@ -94,7 +104,9 @@ class InProcessLauncher:
 
 
 async def _stop_unless_ended(server: Any) -> None:
-    """A server that was told to make way for its successor stops by itself, unless nobody has told it yet."""
+    """A server that was told to make way for its successor stops by itself, unless nobody has told
+    it yet.
+    """
     over = asyncio.ensure_future(server.ended())
     await asyncio.wait({over}, timeout=SUCCEEDED_ENDS_WITHIN_S)
     if not over.done():
@@ -183,7 +195,9 @@ class InProcessCluster:
         self.await_true(self._brokers_know_each_other)
 
     def _brokers_know_each_other(self) -> bool:
-        """Whether each Broker's answers name all of them: the controller hears of a Broker before the others do."""
+        """Whether each Broker's answers name all of them: the controller hears of a Broker before
+        the others do.
+        """
         nodes = {node_id(disk.broker_id, BROKER_SLOT) for disk in self._disks}
         servers = [self.launcher.servers.get(node) for node in nodes]
         images = [server.image for server in servers if isinstance(server, BrokerServer)]
@@ -194,7 +208,9 @@ class InProcessCluster:
         )
 
     def start_controller(self, broker: int | None = None) -> Endpoint:
-        """Another controller process on the same metadata log, where the last one listened. That one must have ended."""
+        """Another controller process on the same metadata log, where the last one listened. That
+        one must have ended.
+        """
         broker = min(self._homes) if broker is None else broker
         home = self._homes[broker]
         spec = ServerSpec(
@@ -220,7 +236,9 @@ class InProcessCluster:
 
     @contextmanager
     def frozen_controller(self, broker: int) -> Iterator[None]:
-        """One of several controllers stands still, as SIGSTOP would have it: its connections stay open, and it neither reads nor writes."""
+        """One of several controllers stands still, as SIGSTOP would have it: its connections stay
+        open, and it neither reads nor writes.
+        """
         assert len(self._loops) > 1, "a sole controller shares the servers' loop"
         still, go_on = threading.Event(), threading.Event()
 
@@ -245,7 +263,9 @@ class InProcessCluster:
         return ",".join(str(each) for each in dict.fromkeys(self.run(found())) if each is not None)
 
     def crash(self, node: int) -> None:
-        """End the server of that node id as a SIGKILL would; the controller notices and starts another."""
+        """End the server of that node id as a SIGKILL would; the controller notices and starts
+        another.
+        """
         server = self.launcher.servers.pop(node)
         self.run(server.crash())
 
@@ -284,10 +304,11 @@ def cluster(
     folder: Path | None = None,
     replica_server: Build | None = None,
 ) -> Iterator[InProcessCluster]:
-    """A running cluster of that many logical brokers, of that many disks each, and controllers. ``racks``: one per broker.
+    """A running cluster of that many logical brokers, of that many disks each, and controllers.
+    ``racks``: one per broker.
 
-    ``replica_server`` makes the hosts of replicas, where they shall not be plain ``ReplicaServer``s.
-    At the end it is stopped, and its temporary folder deleted.
+    ``replica_server`` makes the hosts of replicas, where they shall not be plain
+    ``ReplicaServer``s. At the end it is stopped, and its temporary folder deleted.
     """
     home = folder or Path(tempfile.mkdtemp(prefix="raylog-"))
     running = InProcessCluster(home, brokers, controllers, disks, racks, replica_server)

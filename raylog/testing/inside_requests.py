@@ -1,7 +1,9 @@
-"""What a test asks of a cluster in its own process: topics, configs, leaders, records; past the listeners, straight to who answers.
+"""What a test asks of a cluster in its own process: topics, configs, leaders, records; past the
+listeners, straight to who answers.
 
-Requests go over the inside links that raylog's own clients use, so no fault that was ordered for the listeners strikes them. It needs less
-than those clients do (no options, no Arrow), because a test pays for every import. Everything here runs on the cluster's loop.
+Requests go over the inside links that raylog's own clients use, so no fault that was ordered for
+the listeners strikes them. It needs less than those clients do (no options, no Arrow), because a
+test pays for every import. Everything here runs on the cluster's loop.
 """
 
 from __future__ import annotations
@@ -126,7 +128,9 @@ class InsideRequests:
                     await asyncio.sleep(RETRY_S)
 
     async def records(self, topic: str, count: int | None, timeout_s: float) -> list[Record]:
-        """All committed records, by partition and offset; with ``count``, as soon as there are so many."""
+        """All committed records, by partition and offset; with ``count``, as soon as there are so
+        many.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_s
         positions = dict.fromkeys(sorted(self.topic(topic).partitions), 0)
         found: dict[int, list[Record]] = {number: [] for number in positions}
@@ -158,7 +162,9 @@ class InsideRequests:
                 await asyncio.sleep(RETRY_S)
 
     async def write(self, key: TopicPartition, batch: bytes, timeout_s: float) -> int:
-        """Append a batch, acknowledged by all replicas in sync; the offset of its first record. Waits for a leader."""
+        """Append a batch, acknowledged by all replicas in sync; the offset of its first record.
+        Waits for a leader.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_s
         body = requests.produce({key: batch}, acks=-1, timeout_ms=TIMEOUT_MS)
         while True:

@@ -1,4 +1,5 @@
-"""Kafka inside a test's own process: brokers with real listeners, for whatever client the code under test uses.
+"""Kafka inside a test's own process: brokers with real listeners, for whatever client the code
+under test uses.
 
 ::
 
@@ -8,12 +9,14 @@
         ...
         assert [record.value for record in kafka.records("orders", count=2)] == [b"a", b"b"]
 
-It is ``in_process.InProcessCluster``, the production servers on a loop in a thread, with three things around them: faults before the
-listeners (``request_faults``), a disk that can be filled under each broker (``full_disk``), and a link past the listeners for what the test
-itself asks (``inside_requests``). No Ray, Java or Docker. Unless a folder is given, records and metadata are in memory, under a path
-that no disk has (``raylog.log.mounts``), and no file is made anywhere.
+It is ``in_process.InProcessCluster``, the production servers on a loop in a thread, with three
+things around them: faults before the listeners (``request_faults``), a disk that can be filled
+under each broker (``full_disk``), and a link past the listeners for what the test itself asks
+(``inside_requests``). No Ray, Java or Docker. Unless a folder is given, records and metadata are in
+memory, under a path that no disk has (``raylog.log.mounts``), and no file is made anywhere.
 
-``Kafka`` is used from the test's threads and blocks; ``AsyncKafka`` is the same for coroutines. Both are made by ``broker`` alone.
+``Kafka`` is used from the test's threads and blocks; ``AsyncKafka`` is the same for coroutines.
+Both are made by ``broker`` alone.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ Topics = Mapping[str, int] | Iterable[str]
 
 
 class Kafka:
-    """A running cluster. ``bootstrap`` is what Kafka clients call ``bootstrap.servers``; ``address`` is for raylog's own clients."""
+    """A running cluster. ``bootstrap`` is what Kafka clients call ``bootstrap.servers``;
+    ``address`` is for raylog's own clients.
+    """
 
     def __init__(self, running: InProcessCluster, faults: RequestFaults, disks: dict[int, FillableDisk]) -> None:
         self._running = running
@@ -81,8 +86,9 @@ class Kafka:
         replication_factor: int = CLUSTERS_DEFAULT,
         configs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Create a topic, and wait until all brokers serve it. Unless told otherwise it has ``num.partitions`` of ``broker(configs=…)``, 1
-        if they are not set, and ``default.replication.factor``: three replicas, or as many as there are brokers.
+        """Create a topic, and wait until all brokers serve it. Unless told otherwise it has
+        ``num.partitions`` of ``broker(configs=…)``, 1 if they are not set, and
+        ``default.replication.factor``: three replicas, or as many as there are brokers.
 
         Raises TopicAlreadyExistsError, and what else Kafka refuses.
         """
@@ -91,16 +97,20 @@ class Kafka:
         self._await_served(name)
 
     def records(self, topic: str, *, count: int | None = None, timeout: float = PATIENCE_S) -> list[Record]:
-        """What is in a topic, in the order of partitions and offsets; with ``count``, once there are at least so many.
+        """What is in a topic, in the order of partitions and offsets; with ``count``, once there
+        are at least so many.
 
-        Raises ClientTimeoutError if there are not after ``timeout`` seconds, UnknownTopicOrPartitionError for a topic that there is not.
+        Raises ClientTimeoutError if there are not after ``timeout`` seconds,
+        UnknownTopicOrPartitionError for a topic that there is not.
         """
         return self._run(self._inside.records(topic, count, timeout), timeout + PATIENCE_S)
 
     def write(self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0) -> int:
-        """Put records into a partition for the code under test to find, acknowledged by all replicas in sync; the first one's offset.
+        """Put records into a partition for the code under test to find, acknowledged by all
+        replicas in sync; the first one's offset.
 
-        For tests of consumers that have no producer at hand. The partition is the one that is named, whatever the key.
+        For tests of consumers that have no producer at hand. The partition is the one that is
+        named, whatever the key.
         """
         wrong = [value for value in (*values, key) if not isinstance(value, bytes | None)]
         if wrong or not values:
@@ -114,18 +124,24 @@ class Kafka:
     # ------------------------------------------------------------------ faults of requests
 
     def fail(self, api: str | int, *, code: str | int, nth: int = 1, times: int | None = 1) -> Order:
-        """From now on the ``nth`` request of an API, and ``times`` - 1 more, are answered by an error and not carried out.
+        """From now on the ``nth`` request of an API, and ``times`` - 1 more, are answered by an
+        error and not carried out.
 
-        ``api`` and ``code`` are named as in Kafka ("Produce", "NOT_LEADER_OR_FOLLOWER"); ``times=None``: until the order is cancelled.
+        ``api`` and ``code`` are named as in Kafka ("Produce", "NOT_LEADER_OR_FOLLOWER");
+        ``times=None``: until the order is cancelled.
         """
         return self._faults.fail(api, code, nth=nth, times=times)
 
     def delay(self, api: str | int, *, ms: float, nth: int = 1, times: int | None = 1) -> Order:
-        """Such requests are carried out so many milliseconds later; what the client sends after them waits, too."""
+        """Such requests are carried out so many milliseconds later; what the client sends after
+        them waits, too.
+        """
         return self._faults.delay(api, ms, nth=nth, times=times)
 
     def drop(self, api: str | int, *, lost: Lost = "request", nth: int = 1, times: int | None = 1) -> Order:
-        """The connection breaks instead of an answer; with ``lost="reply"`` after the request was carried out."""
+        """The connection breaks instead of an answer; with ``lost="reply"`` after the request was
+        carried out.
+        """
         return self._faults.drop(api, lost=lost, nth=nth, times=times)
 
     def heal(self) -> None:
@@ -140,9 +156,11 @@ class Kafka:
         return self._state(topic, partition).leader
 
     def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
-        """Let another broker lead a partition, ``to`` or any that has a replica in sync; the broker that does then.
+        """Let another broker lead a partition, ``to`` or any that has a replica in sync; the broker
+        that does then.
 
-        Where there is no other the process that leads is replaced: the same broker leads in a new epoch.
+        Where there is no other the process that leads is replaced: the same broker leads in a new
+        epoch.
         """
         state = self._state(topic, partition)
         if to is not None and to not in self._disks:
@@ -166,7 +184,9 @@ class Kafka:
         return target
 
     def crash_leader(self, topic: str, partition: int = 0) -> int:
-        """End the process that leads a partition as SIGKILL would; the broker that leads then. The process is started again."""
+        """End the process that leads a partition as SIGKILL would; the broker that leads then. The
+        process is started again.
+        """
         state = self._state(topic, partition)
         if state.leader < 0:
             raise ConfigError(f"{topic}-{partition} has no leader: is its disk full? free_disk() ends that")
@@ -180,13 +200,17 @@ class Kafka:
         return self.leader(topic, partition)
 
     def fill_disk(self, broker: int | None = None) -> FullDisk:
-        """From now on a broker's disk, or every broker's, takes no byte more. ``with`` frees it at its end."""
+        """From now on a broker's disk, or every broker's, takes no byte more. ``with`` frees it at
+        its end.
+        """
         for disk in self._chosen(broker):
             disk.is_full = True
         return FullDisk(self, broker)
 
     def free_disk(self, broker: int | None = None) -> None:
-        """There is room again. Processes whose writes failed are replaced; waits until all partitions have leaders."""
+        """There is room again. Processes whose writes failed are replaced; waits until all
+        partitions have leaders.
+        """
         for disk in self._chosen(broker):
             disk.is_full = False
         struck = [node for node, view in list(self._views.items()) if view.has_refused and not view.is_full]
@@ -258,7 +282,9 @@ class Kafka:
         return not state.adding and not state.removing and list(state.brokers) == brokers and brokers[0] in state.isr
 
     def _await_served(self, *topics: str) -> None:
-        """Wait until the leaders of all partitions answer, and every listener sends clients to them."""
+        """Wait until the leaders of all partitions answer, and every listener sends clients to
+        them.
+        """
         self._run(self._inside.await_leaders(topics, CLUSTER_PATIENCE_S))
         self._await(
             lambda: all(self._is_known_to(broker, topic) for broker in self._disks for topic in topics),
@@ -325,7 +351,9 @@ class FullDisk:
 
 
 class AsyncKafka:
-    """``Kafka`` for coroutines: what waits is awaited, in a thread, so that clients on the same loop go on. The rest is ``Kafka``'s own."""
+    """``Kafka`` for coroutines: what waits is awaited, in a thread, so that clients on the same
+    loop go on. The rest is ``Kafka``'s own.
+    """
 
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
@@ -372,12 +400,14 @@ class AsyncKafka:
 
 
 class broker:  # a context manager, named as what it is used for
-    """``with broker(...) as kafka`` or ``async with``: Kafka in this process, ready for clients; all of it is gone at the end.
+    """``with broker(...) as kafka`` or ``async with``: Kafka in this process, ready for clients;
+    all of it is gone at the end.
 
     ``topics`` are made first: names, or names with numbers of partitions (else ``num.partitions``).
-    ``brokers``: how many, each with a listener of its own, on a free
-    port of 127.0.0.1. ``folder``: where records and metadata go, and where a later ``broker`` finds them again; without one all of it is in
-    memory, and no file is made anywhere. ``configs``: Kafka's for all brokers, such as ``{"num.partitions": 4}``.
+    ``brokers``: how many, each with a listener of its own, on a free port of 127.0.0.1. ``folder``:
+    where records and metadata go, and where a later ``broker`` finds them again; without one all of
+    it is in memory, and no file is made anywhere. ``configs``: Kafka's for all brokers, such as
+    ``{"num.partitions": 4}``.
     """
 
     def __init__(

@@ -1,21 +1,26 @@
-"""The ledger of a verifiable load: what was sent, what was acknowledged and where, and the audit that holds a log against it.
+"""The ledger of a verifiable load: what was sent, what was acknowledged and where, and the audit
+that holds a log against it.
 
 A record of the load carries its own proof. Its value::
 
     run u32 │ producer u32 │ sequence u64 │ filler … │ CRC-32 of key and everything before, u32
 
-``run`` tells loads on one topic apart, ``sequence`` counts the records of one producer from 0, and the key follows from producer
-and sequence, so that a reader knows from a record alone whether it is whole and which one it is.
+``run`` tells loads on one topic apart, ``sequence`` counts the records of one producer from 0, and
+the key follows from producer and sequence, so that a reader knows from a record alone whether it is
+whole and which one it is.
 
-``LoadLedger`` is written by the load's threads (each column has one writer per cell) and read by ``Audit``, which takes records in
-the order of their offsets, partition by partition, in as many portions as one likes. What it demands:
+``LoadLedger`` is written by the load's threads (each column has one writer per cell) and read by
+``Audit``, which takes records in the order of their offsets, partition by partition, in as many
+portions as one likes. What it demands:
 
 - whole: every record's checksum is right and its key is the one that belongs to it;
-- there: each acknowledged record below the audited position is in the log, at the place that its acknowledgement named;
+- there: each acknowledged record below the audited position is in the log, at the place that its
+  acknowledgement named;
 - once: no record is there twice (the producers of a load are idempotent);
 - in order: the records of a key lie in one partition, in the order in which they were sent.
 
-A record whose delivery failed or is still open may be there or not, once. Records of other runs are counted and left alone.
+A record whose delivery failed or is still open may be there or not, once. Records of other runs are
+counted and left alone.
 
 Pure: no clock of its own, no cluster; the times of acknowledgements are given.
 """
@@ -55,7 +60,9 @@ def value_of(run: int, producer: int, sequence: int, key: bytes, *, value_bytes:
 
 @dataclass(slots=True)
 class _Column:
-    """One producer's records, indexed by sequence. ``offsets`` also says OPEN, FAILED or PLACE_UNKNOWN."""
+    """One producer's records, indexed by sequence. ``offsets`` also says OPEN, FAILED or
+    PLACE_UNKNOWN.
+    """
 
     partitions: array[int] = field(default_factory=lambda: array("i"))
     offsets: array[int] = field(default_factory=lambda: array("q"))
@@ -88,7 +95,9 @@ class LoadLedger:
     def acknowledge(
         self, producer: int, sequences: Iterable[int], places: Iterable[tuple[int, int]], at: float
     ) -> None:
-        """These records were acknowledged at (partition, offset), at that time; called by one thread alone."""
+        """These records were acknowledged at (partition, offset), at that time; called by one
+        thread alone.
+        """
         column = self.columns[producer]
         seen: set[int] = set()
         for sequence, (partition, offset) in zip(sequences, places, strict=True):
@@ -109,7 +118,8 @@ class LoadLedger:
             self.failures.append(reason)
 
     def longest_pause(self, start: float, end: float) -> float:
-        """Seconds between two consecutive acknowledgements of one partition, at worst, of gaps that touch ``[start, end]``.
+        """Seconds between two consecutive acknowledgements of one partition, at worst, of gaps that
+        touch ``[start, end]``.
 
         A partition that is silent at ``end`` counts as paused until then.
         """
@@ -124,7 +134,9 @@ class LoadLedger:
         return longest
 
     def longest_pause_begun(self, start: float, end: float) -> float:
-        """Seconds between two consecutive acknowledgements of one partition, at worst, of gaps that begin in ``[start, end)``."""
+        """Seconds between two consecutive acknowledgements of one partition, at worst, of gaps that
+        begin in ``[start, end)``.
+        """
         longest = 0.0
         for times in list(self._times.values()):
             for index in range(bisect_left(times, start), min(bisect_left(times, end), len(times) - 1)):
@@ -263,7 +275,9 @@ class Audit:
         self.positions[partition] = max(position, self.positions.get(partition, 0))
 
     def settle(self) -> int:
-        """Judge all acknowledgements below the positions read so far; how many acknowledged records are newly found lost."""
+        """Judge all acknowledgements below the positions read so far; how many acknowledged records
+        are newly found lost.
+        """
         before = self.findings.lost
         for producer, sequence in list(self._open()):
             self._judge(producer, sequence)
@@ -308,7 +322,9 @@ class Audit:
         self._judged[producer].add(sequence)
 
     def finish(self) -> Findings:
-        """After everything has been read: what is acknowledged and was not found is lost, wherever it was to be."""
+        """After everything has been read: what is acknowledged and was not found is lost, wherever
+        it was to be.
+        """
         self.settle()
         for producer, sequence in list(self._open()):
             offset = self._ledger.columns[producer].offsets[sequence]

@@ -1,10 +1,14 @@
-"""A file system in memory, for logs that need not outlive their process: ``Files`` (raylog/log/files.py) over bytearrays.
+"""A file system in memory, for logs that need not outlive their process: ``Files``
+(raylog/log/files.py) over bytearrays.
 
-It owns the contents of files, the names of directories and the locks. Unlike ``simulated_files`` it is no model of a disk: nothing is lost,
-torn or drawn, a flush has nothing to do, and every byte is in memory. Servers that share one ``MemoryFiles`` see the same files, so what a
-crashed one wrote is there for its successor. Locks belong to whoever holds the ``Lock``; its ``close`` is what the end of a process is.
+It owns the contents of files, the names of directories and the locks. Unlike ``simulated_files`` it
+is no model of a disk: nothing is lost, torn or drawn, a flush has nothing to do, and every byte is
+in memory. Servers that share one ``MemoryFiles`` see the same files, so what a crashed one wrote is
+there for its successor. Locks belong to whoever holds the ``Lock``; its ``close`` is what the end
+of a process is.
 
-Methods may be called from any thread; a file that was removed stays readable through handles that are open.
+Methods may be called from any thread; a file that was removed stays readable through handles that
+are open.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ FREE_BYTES = 1 << 40
 
 @dataclass(slots=True, eq=False)
 class _Content:
-    """``size`` bytes: ``data``, and zeros that nobody has written. (Index files are made as large as they may become.)
+    """``size`` bytes: ``data``, and zeros that nobody has written. (Index files are made as large
+    as they may become.)
 
     Invariant: len(data) <= size.
     """

@@ -1,4 +1,5 @@
-"""The fixture ``raylog_broker``: Kafka inside the test's process, for any project that has raylog installed.
+"""The fixture ``raylog_broker``: Kafka inside the test's process, for any project that has raylog
+installed.
 
 ::
 
@@ -6,8 +7,8 @@
     def test_orders_are_stored(raylog_broker):
         serve(bootstrap=raylog_broker.bootstrap)
 
-The marker takes the arguments of ``raylog.testing.broker``. pytest imports this module in every run, whether anybody wants it or not, so it
-imports nothing of raylog's before the fixture is used.
+The marker takes the arguments of ``raylog.testing.broker``. pytest imports this module in every
+run, whether anybody wants it or not, so it imports nothing of raylog's before the fixture is used.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def raylog_broker(request: pytest.FixtureRequest) -> Iterator[Kafka]:
-    """Kafka in this process, made anew for each test; ``raylog_broker.bootstrap`` is where clients connect."""
+    """Kafka in this process, made anew for each test; ``raylog_broker.bootstrap`` is where clients
+    connect.
+    """
     from raylog.testing.kafka import broker
 
     options: dict[str, object] = {}

@@ -1,8 +1,9 @@
-"""Faults between Kafka clients and a Broker's listener: the n-th request of an API is refused, held up, or lost with its connection.
+"""Faults between Kafka clients and a Broker's listener: the n-th request of an API is refused, held
+up, or lost with its connection.
 
-``RequestFaults`` is a stage before the handlers of a listener (``raylog.kafka.chain``); ``watch`` puts it there. While there is no
-order, a request costs one look at an empty tuple. An order counts the requests of its API, over all listeners that are watched, from the
-moment it is given::
+``RequestFaults`` is a stage before the handlers of a listener (``raylog.kafka.chain``); ``watch``
+puts it there. While there is no order, a request costs one look at an empty tuple. An order counts
+the requests of its API, over all listeners that are watched, from the moment it is given::
 
     order                          what happens to requests number nth … nth + times − 1
     ---------------------------    -----------------------------------------------------------------------------------
@@ -11,8 +12,8 @@ moment it is given::
     drop(api, lost="request")      the connection breaks, nothing was carried out
     drop(api, lost="reply")        it is carried out, and the connection breaks where the answer should come
 
-Several orders may strike one request: delays add up, then the first other one counts. What raylog itself does inside (replication, the
-controller, what a test asks of its handle) does not pass here.
+Several orders may strike one request: delays add up, then the first other one counts. What raylog
+itself does inside (replication, the controller, what a test asks of its handle) does not pass here.
 
 Orders may be given and cancelled from any thread; counting happens on the loop of the listeners.
 """
@@ -38,7 +39,9 @@ Lost = Literal["request", "reply"]
 
 
 class Order:
-    """What ``fail``, ``delay`` and ``drop`` return. ``hits`` counts the requests it has struck; ``cancel`` ends it, as ``with`` does."""
+    """What ``fail``, ``delay`` and ``drop`` return. ``hits`` counts the requests it has struck;
+    ``cancel`` ends it, as ``with`` does.
+    """
 
     def __init__(self, faults: RequestFaults, key: int, action: Action, *, nth: int, times: int | None) -> None:
         if nth < 1:
@@ -134,7 +137,9 @@ class RequestFaults:
         return order
 
     def key_of(self, api: str | int) -> int:
-        """The API key of a name, written as Kafka does or as in Python. Raises ConfigError for one that the listeners do not serve."""
+        """The API key of a name, written as Kafka does or as in Python. Raises ConfigError for one
+        that the listeners do not serve.
+        """
         names = {_plain(name_of(key)): key for key in sorted(self._served)}
         key = names.get(_plain(api)) if isinstance(api, str) else api
         if key in self._served:
@@ -171,7 +176,9 @@ def name_of(key: int) -> str:
 
 
 def error_code(code: str | int) -> ErrorCode:
-    """An error by its name in Kafka's ``Errors``, or its number. Raises ConfigError for one that there is not, and for NONE."""
+    """An error by its name in Kafka's ``Errors``, or its number. Raises ConfigError for one that
+    there is not, and for NONE.
+    """
     if isinstance(code, int):
         found = next((each for each in ErrorCode if int(each.value) == code), None)
     else:

@@ -1,5 +1,5 @@
-"""A load whose every record can be accounted for: several idempotent producers, keyed records, acks=all, a ledger of what was
-acknowledged and where.
+"""A load whose every record can be accounted for: several idempotent producers, keyed records,
+acks=all, a ledger of what was acknowledged and where.
 
 ::
 
@@ -8,10 +8,11 @@ acknowledged and where.
     findings = audit_of(load, address)       # reads everything back
     assert findings.holds, findings.words()
 
-Each producer is a thread of its own with its own client handle; the first sends its records one by one (``send``), the others
-in portions (``send_batch``), so both ways are under fire. They are paced and catch up after a pause, up to a
-bound. The topic must keep what it is given (no retention) while the load is audited. What a record looks like and what the audit
-demands is in ``raylog.testing.ledger``.
+Each producer is a thread of its own with its own client handle; the first sends its records one by
+one (``send``), the others in portions (``send_batch``), so both ways are under fire. They are paced
+and catch up after a pause, up to a bound. The topic must keep what it is given (no retention) while
+the load is audited. What a record looks like and what the audit demands is in
+``raylog.testing.ledger``.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ class VerifiableLoad:
 
 
 class _Sending(threading.Thread):
-    """One producer. It owns its column of the ledger; acknowledgements come on the clients' background thread."""
+    """One producer. It owns its column of the ledger; acknowledgements come on the clients'
+    background thread.
+    """
 
     def __init__(self, load: VerifiableLoad, number: int, producer: Producer, records_per_second: float) -> None:
         super().__init__(name=f"verifiable-load-{number}", daemon=True)
@@ -188,7 +191,9 @@ class LoadAudit:
             self.audit.passed(partition, begin)
 
     def catch_up(self) -> int:
-        """Read up to what the ends are now and judge; how many acknowledged records are newly found lost."""
+        """Read up to what the ends are now and judge; how many acknowledged records are newly found
+        lost.
+        """
         ends = _ends(self._address, self._load.topic, self._load.partitions)
         self._read(ends)
         return self.audit.settle()

@@ -1,6 +1,7 @@
 """ApiVersions: which APIs, in which versions, a server speaks; answered out of its table.
 
-A request of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and the ranges, so that a newer client can step down.
+A request of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and the ranges, so
+that a newer client can step down.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
 """Checks that a frame's lengths fit its bytes, before kio decodes it.
 
-kio's decoder is native: it reserves memory for an array's announced length before it has seen an element, and where the
-allocator declines, the process aborts. So a frame of a hundred bytes that announces two billion elements would kill a
-server. The check walks the structure once, touches lengths only and costs about as much as kio's decoding; it is
-compiled from kio's classes, one function per class, because a generic walk would cost ten times that.
+kio's decoder is native: it reserves memory for an array's announced length before it has seen an
+element, and where the allocator declines, the process aborts. So a frame of a hundred bytes that
+announces two billion elements would kill a server. The check walks the structure once, touches
+lengths only and costs about as much as kio's decoding; it is compiled from kio's classes, one
+function per class, because a generic walk would cost ten times that.
 
-Promise: if ``checker(entity)(frame, position, end)`` returns a position, then every length in the frame lies within the
-frame, every array holds at most ``ARRAY_LENGTH_MAX`` elements and at most as many as the remaining bytes could encode.
-It says nothing about values (text that is not UTF-8, error codes nobody knows): those kio refuses with an exception.
+Promise: if ``checker(entity)(frame, position, end)`` returns a position, then every length in the
+frame lies within the frame, every array holds at most ``ARRAY_LENGTH_MAX`` elements and at most as
+many as the remaining bytes could encode. It says nothing about values (text that is not UTF-8,
+error codes nobody knows): those kio refuses with an exception.
 
-On its way it notes where the records are, so that large ones need not be copied by the decoder (``frames``).
+On its way it notes where the records are, so that large ones need not be copied by the decoder
+(``frames``).
 """
 
 from __future__ import annotations
@@ -135,7 +138,9 @@ class _CheckSource:
             self.write_variable(depth, field.kafka_type or "")
 
     def write_length(self, depth: int, name: str, width: int) -> None:
-        """Reads a length; flexible ones are stored plus one, legacy ones are signed with −1 for null."""
+        """Reads a length; flexible ones are stored plus one, legacy ones are signed with −1 for
+        null.
+        """
         if self.flexible:
             self.line(depth, f"{name} = b[p]; p += 1")
             self.line(depth, f"if {name} > 127: {name}, p = varint(b, p - 1)")

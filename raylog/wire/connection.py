@@ -1,15 +1,17 @@
 """One pipelining client connection: many requests in flight, replies matched by correlation id.
 
-``call(entity, on_reply)`` is the cheap form: a callback and no future. ``send(entity)`` gives a future, ``request``
-awaits it. When the connection ends, for whatever reason, everything in flight fails with DisconnectedError at once and
-in order; nothing is retried here. A request whose ``timeout_ms`` passes fails with ClientTimeoutError and its reply,
-should it still come, is dropped; the connection lives on, since others' requests are on it.
+``call(entity, on_reply)`` is the cheap form: a callback and no future. ``send(entity)`` gives a
+future, ``request`` awaits it. When the connection ends, for whatever reason, everything in flight
+fails with DisconnectedError at once and in order; nothing is retried here. A request whose
+``timeout_ms`` passes fails with ClientTimeoutError and its reply, should it still come, is dropped;
+the connection lives on, since others' requests are on it.
 
-A client's connection obeys (``obeys_throttle``): after a reply that says ``throttle_time`` nothing leaves for so long [P15]. What is
-sent meanwhile leaves then, in order, and its time begins then. Links between servers pass such a reply on and go on.
+A client's connection obeys (``obeys_throttle``): after a reply that says ``throttle_time`` nothing
+leaves for so long [P15]. What is sent meanwhile leaves then, in order, and its time begins then.
+Links between servers pass such a reply on and go on.
 
-Callbacks run in the loop's thread; one that raises is logged and hurts nobody else. Writing never blocks: a sender that
-can outrun the peer looks at ``write_paused`` or awaits ``drain()``.
+Callbacks run in the loop's thread; one that raises is logged and hurts nobody else. Writing never
+blocks: a sender that can outrun the peer looks at ``write_paused`` or awaits ``drain()``.
 """
 
 from __future__ import annotations
@@ -92,10 +94,10 @@ class Connection(FramedProtocol):
     ) -> Connection:
         """Connects and shakes hands (``secret`` None: no handshake).
 
-        ``expect`` demands one actor and incarnation, ``caller`` says who we are. ``borrows_records``: large records in a reply are views
-        of what was read, whose memory they hold. Raises DisconnectedError if nobody
-        answers or the peer closes, ClientTimeoutError after ``timeout_ms``, HandshakeError for a peer that is not who
-        it should be.
+        ``expect`` demands one actor and incarnation, ``caller`` says who we are.
+        ``borrows_records``: large records in a reply are views of what was read, whose memory they
+        hold. Raises DisconnectedError if nobody answers or the peer closes, ClientTimeoutError
+        after ``timeout_ms``, HandshakeError for a peer that is not who it should be.
         """
         connection = Connection(endpoint, client_id)
         connection._borrows_records = borrows_records
@@ -151,7 +153,8 @@ class Connection(FramedProtocol):
         timeout_ms: float | None = REQUEST_TIMEOUT_MS,
         context: RequestContext | None = None,
     ) -> int:
-        """Sends a request and returns what ``cancel`` wants. ``on_reply`` is called exactly once, never before this returns.
+        """Sends a request and returns what ``cancel`` wants. ``on_reply`` is called exactly once,
+        never before this returns.
 
         ``context``: of a request that is passed on for somebody else, to a process of this cluster.
         """
@@ -168,10 +171,12 @@ class Connection(FramedProtocol):
         context: RequestContext,
         timeout_ms: float | None,
     ) -> int:
-        """Sends a request that somebody else encoded, like ``call``: only its correlation id and client id are other ones.
+        """Sends a request that somebody else encoded, like ``call``: only its correlation id and
+        client id are other ones.
 
         In ``frame`` the header's fixed part ends at ``position``, the request at ``end``.
-        ``on_reply`` gets the reply's frame instead of an entity; it dies when that returns, unless it is a large one (``framing``).
+        ``on_reply`` gets the reply's frame instead of an entity; it dies when that returns, unless
+        it is a large one (``framing``).
         """
         buffers = passed_on_request(frame, position, end, self._next_correlation_id, context.header_field())
         return self._begin(buffers, on_reply, UNDECODED, 0, timeout_ms)
@@ -179,7 +184,8 @@ class Connection(FramedProtocol):
     def call_written(
         self, write: Callable[[int, bytes], list[Buffer]], on_reply: OnReply, *, timeout_ms: float | None
     ) -> int:
-        """Sends the frame that ``write`` makes, given the correlation id and the client id as the header holds it.
+        """Sends the frame that ``write`` makes, given the correlation id and the client id as the
+        header holds it.
 
         ``on_reply`` gets the reply's frame, as ``pass_on``'s does.
         """
@@ -215,7 +221,9 @@ class Connection(FramedProtocol):
         return correlation_id
 
     def cancel(self, correlation_id: int) -> None:
-        """The reply to that call is of no use any more: ``on_reply`` is not called, and a server of ours forgets a parked request."""
+        """The reply to that call is of no use any more: ``on_reply`` is not called, and a server of
+        ours forgets a parked request.
+        """
         if self._pending.pop(correlation_id, None) is not None:
             self.call(private.Cancel(correlation_id), lambda reply, error: None)
 
@@ -376,7 +384,9 @@ class Connection(FramedProtocol):
     # -------------------------------------------------------------- handshake and sessions
 
     async def shake_hands(self, handshake: ClientHandshake) -> None:
-        """The second half of ``open``. Raises HandshakeError, or DisconnectedError if the peer closes."""
+        """The second half of ``open``. Raises HandshakeError, or DisconnectedError if the peer
+        closes.
+        """
         message: private.HandshakeMessage | None = handshake.start()
         while message is not None:
             try:

@@ -1,4 +1,5 @@
-"""Asks an endpoint whether one certain process still answers there: how the controller tells death from silence.
+"""Asks an endpoint whether one certain process still answers there: how the controller tells death
+from silence.
 
 | outcome       | what happened                                                                        |
 |---------------|--------------------------------------------------------------------------------------|
@@ -8,8 +9,8 @@
 | `mute`        | accepted, and no handshake within the time: stopped, overloaded, or the machine died |
 | `unreachable` | no connection within the time, or no route                                           |
 
-A killed process's listener may accept for an instant, which is why accepting alone proves nothing. What the outcomes
-mean for leadership is the controller's to decide.
+A killed process's listener may accept for an instant, which is why accepting alone proves nothing.
+What the outcomes mean for leadership is the controller's to decide.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ async def dial(
 ) -> DialOutcome:
     """The outcome, after ``timeout_ms`` at the latest. Raises nothing but cancellation.
 
-    ``say`` is a request that a process which shook hands has to answer, whatever the answer, to count as alive.
+    ``say`` is a request that a process which shook hands has to answer, whatever the answer, to
+    count as alive.
     """
     connection = Connection(endpoint, "raylog dial")
     try:

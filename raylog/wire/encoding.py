@@ -1,9 +1,10 @@
 """Encodes kio's entities into buffers, with one compiled function per class.
 
-kio decodes in native code but encodes field by field in Python, 11–13 µs for a one-partition Produce or its reply: more
-than everything else on a round trip. The functions made here write the same bytes (a property test holds them against
-kio's writer), pack runs of fixed-size fields with one ``struct`` call and take about a fifth of the time. Fields of
-bytes and records are appended as they are: whatever buffer the caller put there goes to the socket uncopied.
+kio decodes in native code but encodes field by field in Python, 11–13 µs for a one-partition
+Produce or its reply: more than everything else on a round trip. The functions made here write the
+same bytes (a property test holds them against kio's writer), pack runs of fixed-size fields with
+one ``struct`` call and take about a fifth of the time. Fields of bytes and records are appended as
+they are: whatever buffer the caller put there goes to the socket uncopied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Frames to values and back: request and response headers, kio's entities, and raylog's private requests.
+"""Frames to values and back: request and response headers, kio's entities, and raylog's private
+requests.
 
 ::
 
@@ -6,14 +7,15 @@
                | tagged fields, if the request's header has version 2 | body
     response = size int32 | correlation_id int32 | tagged fields, if the response's header has version 1 | body
 
-Which header version goes with an API and version is kio's knowledge (``__header_schema__``). The reply to ApiVersions
-always has header 0, so that a client that knows nothing can read it. API keys from 20,000 are raylog's own
-(``raylog.wire.private``): header version 1, a msgpack body.
+Which header version goes with an API and version is kio's knowledge (``__header_schema__``). The
+reply to ApiVersions always has header 0, so that a client that knows nothing can read it. API keys
+from 20,000 are raylog's own (``raylog.wire.private``): header version 1, a msgpack body.
 
-Encoding gives a list of buffers that starts with the size; large byte fields stand in it uncopied. Decoding takes a
-view and copies what it keeps, so the view may be reused; unless told to *borrow*: then fields of at least
-``BORROWED_BYTES_MIN`` of records are views of the frame, which keep its memory from being used again (``framing``). (kio copies every
-field: it decodes a frame from which these are left out.) Classes are imported when an API is first spoken: kio has hundreds of modules.
+Encoding gives a list of buffers that starts with the size; large byte fields stand in it uncopied.
+Decoding takes a view and copies what it keeps, so the view may be reused; unless told to *borrow*:
+then fields of at least ``BORROWED_BYTES_MIN`` of records are views of the frame, which keep its
+memory from being used again (``framing``). (kio copies every field: it decodes a frame from which
+these are left out.) Classes are imported when an API is first spoken: kio has hundreds of modules.
 """
 
 from __future__ import annotations
@@ -139,7 +141,8 @@ def decode_request_header(frame: memoryview | bytes) -> tuple[RequestHeader, int
 def decode_request(frame: memoryview | bytes) -> DecodedRequest:
     """A whole request.
 
-    Raises UnsupportedVersionError for an API unknown to the codec, ProtocolError for anything malformed.
+    Raises UnsupportedVersionError for an API unknown to the codec, ProtocolError for anything
+    malformed.
     """
     if len(frame) <= SMALL_FRAME_BYTES:
         frame = bytes(frame)
@@ -155,7 +158,9 @@ def decode_request_body(
     borrow: bool = False,
     ignore_rest: bool = False,
 ) -> Entity:
-    """The body that follows a header which ends at ``position``. ``ignore_rest``: bytes behind it are no mistake."""
+    """The body that follows a header which ends at ``position``. ``ignore_rest``: bytes behind it
+    are no mistake.
+    """
     api_key, version, correlation_id, _ = header
     if api_key >= private.FIRST_API_KEY:
         if version != 0 or not private.is_known(api_key):
@@ -311,9 +316,11 @@ def encode_request(entity: Entity, correlation_id: int, client_id: bytes) -> lis
 
 
 def passed_on_request(frame: Buffer, position: int, end: int, correlation_id: int, client_id: bytes) -> list[Buffer]:
-    """The frame of a request that somebody else encoded, under another correlation id and client id.
+    """The frame of a request that somebody else encoded, under another correlation id and client
+    id.
 
-    The header's fixed part ends at ``position``, the request at ``end``; ``client_id`` as ``client_id_field`` gives it.
+    The header's fixed part ends at ``position``, the request at ``end``; ``client_id`` as
+    ``client_id_field`` gives it.
     """
     api_key, version = _API.unpack_from(frame)
     size = 8 + len(client_id) + end - position

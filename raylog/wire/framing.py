@@ -1,30 +1,35 @@
-"""Size-prefixed frames over a byte stream, in both directions: the part that servers, connections and sessions share.
+"""Size-prefixed frames over a byte stream, in both directions: the part that servers, connections
+and sessions share.
 
 ::
 
     frame = size: int32 big-endian, 0 <= size <= frame_bytes_max | body: size bytes
 
-Reading. Small frames are read many at a time into a scratch buffer that all connections of a thread share (a read and
-the parsing of what it brought are one synchronous step, so nothing of one connection ever lies there while another one
-reads). A frame that is not complete in the scratch buffer gets a buffer of its own, taken from a pool, and the rest of
-it is read straight into that. After such a frame the next read asks for little, so that a train of large frames is
-copied hardly at all. While much of a large frame is awaited on a plain socket, the kernel is told to wake us for
-``RECEIVE_STEP`` of it and not for every packet (SO_RCVLOWAT); the end of the connection wakes us all the same, and
-``take_what_comes`` asks for every byte again, for whoever watches that there is progress. A body announced as larger than
-``GROWTH_STEP`` gets its memory as bytes arrive: announcing costs the announcer nothing, so it must cost us nothing. While
-the frames that are incomplete hold more than ``LENT_BYTES_MAX``, any further one begins with twice what has arrived of it:
-ten thousand connections that announce a frame and stop cost some kilobytes each.
+Reading. Small frames are read many at a time into a scratch buffer that all connections of a thread
+share (a read and the parsing of what it brought are one synchronous step, so nothing of one
+connection ever lies there while another one reads). A frame that is not complete in the scratch
+buffer gets a buffer of its own, taken from a pool, and the rest of it is read straight into that.
+After such a frame the next read asks for little, so that a train of large frames is copied hardly
+at all. While much of a large frame is awaited on a plain socket, the kernel is told to wake us for
+``RECEIVE_STEP`` of it and not for every packet (SO_RCVLOWAT); the end of the connection wakes us
+all the same, and ``take_what_comes`` asks for every byte again, for whoever watches that there is
+progress. A body announced as larger than ``GROWTH_STEP`` gets its memory as bytes arrive:
+announcing costs the announcer nothing, so it must cost us nothing. While the frames that are
+incomplete hold more than ``LENT_BYTES_MAX``, any further one begins with twice what has arrived of
+it: ten thousand connections that announce a frame and stop cost some kilobytes each.
 
-Writing. Buffers are queued and handed to the transport together, at the end of the read that caused them or of the
-loop's turn: many small replies are one system call. Large buffers go uncopied. The kernel sizes the socket's buffers
-itself; fixed ones of 4 MB gained nothing. ``write_paused`` tells that the peer is slow to read.
+Writing. Buffers are queued and handed to the transport together, at the end of the read that caused
+them or of the loop's turn: many small replies are one system call. Large buffers go uncopied. The
+kernel sizes the socket's buffers itself; fixed ones of 4 MB gained nothing. ``write_paused`` tells
+that the peer is slow to read.
 
-``frame_received`` gets a read-only view. Of a frame of up to ``LARGE_FRAME_BYTES`` it is valid only during the call: whoever keeps bytes
-copies them (kio does). A larger one has a buffer of its own, which stays as it is while anybody has a view of it and is used again
-afterwards; so large records go from one socket to another uncopied.
+``frame_received`` gets a read-only view. Of a frame of up to ``LARGE_FRAME_BYTES`` it is valid only
+during the call: whoever keeps bytes copies them (kio does). A larger one has a buffer of its own,
+which stays as it is while anybody has a view of it and is used again afterwards; so large records
+go from one socket to another uncopied.
 
-Invariants: while ``_reading_held`` no frame is delivered (what was read already waits in ``_stash``); after ``shut``
-none is.
+Invariants: while ``_reading_held`` no frame is delivered (what was read already waits in
+``_stash``); after ``shut`` none is.
 """
 
 from __future__ import annotations
@@ -62,7 +67,9 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class BufferPool(threading.local):
-    """Receive buffers of one thread: the scratch buffer and recently used bodies, warm in the cache."""
+    """Receive buffers of one thread: the scratch buffer and recently used bodies, warm in the
+    cache.
+    """
 
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -102,7 +109,9 @@ class BufferPool(threading.local):
 
 
 def _rounded(size: int) -> int:
-    """So that buffers of similar frames serve each other, and one of 1 MB and its header does not take 2 MB."""
+    """So that buffers of similar frames serve each other, and one of 1 MB and its header does not
+    take 2 MB.
+    """
     if size > LARGE_FRAME_BYTES:
         return -(-size // LARGE_FRAME_BYTES) * LARGE_FRAME_BYTES
     return 1 << max(12, (size - 1).bit_length())
@@ -160,7 +169,9 @@ class FramedProtocol(asyncio.BufferedProtocol):
         """The transport is there."""
 
     def frame_received(self, frame: memoryview) -> None:
-        """A whole body, without its size. A small one's view dies when this returns. ProtocolError closes the connection."""
+        """A whole body, without its size. A small one's view dies when this returns. ProtocolError
+        closes the connection.
+        """
         raise NotImplementedError
 
     def closed(self, reason: Exception | None) -> None:
@@ -183,7 +194,9 @@ class FramedProtocol(asyncio.BufferedProtocol):
         return queued if self.transport is None or self.lost else queued + self.transport.get_write_buffer_size()
 
     def write_frame(self, buffers: Sequence[Buffer]) -> None:
-        """Queues one frame (its size included) for the end of this turn of the loop. Silently dropped once closed."""
+        """Queues one frame (its size included) for the end of this turn of the loop. Silently
+        dropped once closed.
+        """
         if self.lost or self.transport is None:
             return
         self._out.extend(buffers)
@@ -207,7 +220,9 @@ class FramedProtocol(asyncio.BufferedProtocol):
                 self.transport.pause_reading()
 
     def take_what_comes(self) -> None:
-        """Reads the rest of an incomplete frame byte by byte if need be: its bytes come so slowly that progress is hard to see."""
+        """Reads the rest of an incomplete frame byte by byte if need be: its bytes come so slowly
+        that progress is hard to see.
+        """
         self._wake_for(1)
 
     def release_reading(self) -> None:
@@ -221,15 +236,19 @@ class FramedProtocol(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def begin_with(self, data: bytes) -> None:
-        """Parses these bytes before any that are read. Before there is a transport: for a connection that another process began."""
+        """Parses these bytes before any that are read. Before there is a transport: for a
+        connection that another process began.
+        """
         assert self.transport is None, "bytes were read already"
         self._given = data
 
     def duplicate_socket(self) -> tuple[socket.socket, bytes] | None:
-        """Another descriptor of this connection's socket, and the bytes that were read from it and not parsed.
+        """Another descriptor of this connection's socket, and the bytes that were read from it and
+        not parsed.
 
-        For whoever goes on with the connection elsewhere: this end has to ``forget`` it then. None while that cannot be: some bytes are
-        still to be sent, the rest of a frame is awaited, or the bytes on the socket are not ours alone (TLS).
+        For whoever goes on with the connection elsewhere: this end has to ``forget`` it then. None
+        while that cannot be: some bytes are still to be sent, the rest of a frame is awaited, or
+        the bytes on the socket are not ours alone (TLS).
         """
         sock = self._plain_socket
         if sock is None or self.lost or self.shut or self._body is not None or self.transport is None:
@@ -241,7 +260,9 @@ class FramedProtocol(asyncio.BufferedProtocol):
         return socket.socket(fileno=os.dup(sock.fileno())), self._prefix + self._stash
 
     def forget(self) -> None:
-        """Ends this end of a connection that goes on elsewhere (``duplicate_socket``). The peer notices nothing."""
+        """Ends this end of a connection that goes on elsewhere (``duplicate_socket``). The peer
+        notices nothing.
+        """
         self.abort()
 
     def close(self, reason: Exception | None = None) -> None:

@@ -1,9 +1,11 @@
-"""How two processes of one cluster recognise each other: SCRAM-SHA-256 over the cluster's secret, both ways.
+"""How two processes of one cluster recognise each other: SCRAM-SHA-256 over the cluster's secret,
+both ways.
 
-The client opens with its cluster id and SCRAM's first message; the server answers with salt and nonce; the client
-proves that it knows the secret; the server proves it too and says which actor and incarnation it is. The secret never
-travels. A client that demands a certain actor refuses any other: a port may have been reused by a neighbour. Before the
-proof a stranger learns nothing but that something listens here, and that his cluster id is wrong if it is.
+The client opens with its cluster id and SCRAM's first message; the server answers with salt and
+nonce; the client proves that it knows the secret; the server proves it too and says which actor and
+incarnation it is. The secret never travels. A client that demands a certain actor refuses any
+other: a port may have been reused by a neighbour. Before the proof a stranger learns nothing but
+that something listens here, and that his cluster id is wrong if it is.
 
 ::
 
@@ -13,9 +15,10 @@ proof a stranger learns nothing but that something listens here, and that his cl
     Handshake(scram=client-final, who calls)  →
                                               ← HandshakeReply(scram=server-final, who answers)
 
-SCRAM stretches the secret with 4,096 rounds, about a millisecond. The result is kept per (secret, salt), and the salt
-is made of the cluster id, so that a process pays once per cluster: reconnecting after a death must not cost more than
-the round trips. A random salt would protect a weak, shared password; the secret is random and belongs to one cluster.
+SCRAM stretches the secret with 4,096 rounds, about a millisecond. The result is kept per (secret,
+salt), and the salt is made of the cluster id, so that a process pays once per cluster: reconnecting
+after a death must not cost more than the round trips. A random salt would protect a weak, shared
+password; the secret is random and belongs to one cluster.
 """
 
 from __future__ import annotations
@@ -41,11 +44,15 @@ Secret = str | bytes
 
 
 class HandshakeError(ProtocolError):
-    """The other end is not who it should be: no knowledge of the secret, another cluster, another actor."""
+    """The other end is not who it should be: no knowledge of the secret, another cluster, another
+    actor.
+    """
 
 
 class WrongPeerError(HandshakeError):
-    """The other end knows the secret and is another actor, or another incarnation, than was demanded."""
+    """The other end knows the secret and is another actor, or another incarnation, than was
+    demanded.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,9 @@ class _CachingScramClient(ScramClient):  # type: ignore[misc]
 
 
 class ClientHandshake:
-    """The client's half: ``start()``, then ``receive`` every reply until it gives None; then ``peer`` is known."""
+    """The client's half: ``start()``, then ``receive`` every reply until it gives None; then
+    ``peer`` is known.
+    """
 
     def __init__(
         self, secret: Secret, cluster_id: str, *, caller: Peer | None = None, expect: Peer | None = None
@@ -122,7 +131,9 @@ class ClientHandshake:
         return HandshakeMessage(cluster_id=self._cluster_id, scram=self._scram.get_client_first())
 
     def receive(self, reply: HandshakeReply) -> HandshakeMessage | None:
-        """The next message, or None when the other end has proved itself. Raises HandshakeError if it has not."""
+        """The next message, or None when the other end has proved itself. Raises HandshakeError if
+        it has not.
+        """
         try:
             if not self._proof_sent:
                 self._scram.set_server_first(reply.scram)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 class Limits:
     """What one peer, or all of them, may make the server hold.
 
-    ``request_bytes_max`` is Kafka's ``socket.request.max.bytes``, ``connections_max`` its ``max.connections``, ``idle_timeout_ms`` its
-    ``connections.max.idle.ms``; None: no limit. ``connection_fetches_max``: Fetch requests of one connection that are worked on at a
-    time, because a small one may ask for a large answer. ``answers_bytes_max``: of answers that peers have not read; who fetches for
-    them goes by it (``Server.unread_bytes``). A Broker speaks for many clients over one connection, so it may have
-    ``BROKER_REQUESTS_MAX`` requests open.
+    ``request_bytes_max`` is Kafka's ``socket.request.max.bytes``, ``connections_max`` its
+    ``max.connections``, ``idle_timeout_ms`` its ``connections.max.idle.ms``; None: no limit.
+    ``connection_fetches_max``: Fetch requests of one connection that are worked on at a time,
+    because a small one may ask for a large answer. ``answers_bytes_max``: of answers that peers
+    have not read; who fetches for them goes by it (``Server.unread_bytes``). A Broker speaks for
+    many clients over one connection, so it may have ``BROKER_REQUESTS_MAX`` requests open.
     """
 
     request_bytes_max: int = 104_857_600

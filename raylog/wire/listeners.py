@@ -1,4 +1,5 @@
-"""Where a Broker listens for Kafka clients, and what it tells them: Kafka's ``listeners`` and ``advertised.listeners``.
+"""Where a Broker listens for Kafka clients, and what it tells them: Kafka's ``listeners`` and
+``advertised.listeners``.
 
 ::
 
@@ -6,8 +7,9 @@
                          | none                       no outside listener
     advertised.listeners = [PLAINTEXT://]host:port    what Metadata says; absent: as listened on
 
-A port that is taken moves to the next free one, with a notice; an advertised port stays as it was given. TLS and SASL are not there yet:
-another protocol than PLAINTEXT, or a second listener, is refused.
+A port that is taken moves to the next free one, with a notice; an advertised port stays as it was
+given. TLS and SASL are not there yet: another protocol than PLAINTEXT, or a second listener, is
+refused.
 """
 
 from __future__ import annotations
@@ -72,9 +74,11 @@ def listeners_of(listeners: str | None, advertised: str | None = None) -> Listen
 def listeners_of_brokers(
     brokers: int, listeners: Sequence[str] | None, advertised: Sequence[str] | None
 ) -> list[Listeners | None]:
-    """What each of so many brokers is given, as a launcher takes it: one value for all, or one for each. None: what it had.
+    """What each of so many brokers is given, as a launcher takes it: one value for all, or one for
+    each. None: what it had.
 
-    One value for all is where each of them looks for a free port, so it cannot be advertised. Raises ConfigError.
+    One value for all is where each of them looks for a free port, so it cannot be advertised.
+    Raises ConfigError.
     """
     given, told = list(listeners or ()), list(advertised or ())
     if len(given) == 1 and brokers > 1 and not told:

@@ -1,8 +1,10 @@
-"""Open connections that move from one process of this machine to another: the channel between the two.
+"""Open connections that move from one process of this machine to another: the channel between the
+two.
 
-A Broker accepts a client's connection, and a host of the same broker serves it better. So the socket itself moves: its descriptor goes
-over a Unix socket (SCM_RIGHTS) with what was read from it and not parsed. The client notices nothing. When it asks for what the host
-doesn't have, the connection comes back the same way.
+A Broker accepts a client's connection, and a host of the same broker serves it better. So the
+socket itself moves: its descriptor goes over a Unix socket (SCM_RIGHTS) with what was read from it
+and not parsed. The client notices nothing. When it asks for what the host doesn't have, the
+connection comes back the same way.
 
 ::
 
@@ -12,10 +14,12 @@ doesn't have, the connection comes back the same way.
     the host → the Broker    Moved: it asks for something else, its request is in ``pending``
                              Ended: its client has closed it
 
-The host listens at a random name of Linux's abstract namespace, where everybody on the machine may connect. The Broker gets name and
-token over its authenticated link (``OpenDoor``), and opens the channel with the token. A stranger gets nothing: another user's process
-is turned away by the kernel's word (SO_PEERCRED), one of the same user by the token, and few may be on their way to say it. A channel
-never blocks: a message that doesn't fit into the socket's buffer is not sent, and its connection stays where it is.
+The host listens at a random name of Linux's abstract namespace, where everybody on the machine may
+connect. The Broker gets name and token over its authenticated link (``OpenDoor``), and opens the
+channel with the token. A stranger gets nothing: another user's process is turned away by the
+kernel's word (SO_PEERCRED), one of the same user by the token, and few may be on their way to say
+it. A channel never blocks: a message that doesn't fit into the socket's buffer is not sent, and its
+connection stays where it is.
 """
 
 from __future__ import annotations
@@ -39,17 +43,22 @@ logger = logging.getLogger("raylog.wire")
 
 MESSAGE_BYTES_MAX: Final = 128 * 1024
 PENDING_IN_MESSAGE: Final = 64 * 1024
-"""What was read and not parsed goes into the message; if it is more than that, into a file in memory, whose descriptor goes along."""
+"""What was read and not parsed goes into the message; if it is more than that, into a file in
+memory, whose descriptor goes along.
+"""
 TOKEN_BYTES: Final = 32
 BACKLOG: Final = 16
 GREETING_MAX: Final = 16
-"""How many may be connected that have not said the token yet; the first of them makes way for one more."""
+"""How many may be connected that have not said the token yet; the first of them makes way for one
+more.
+"""
 _credentials = struct.Struct("iII")  # process, user, group
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A connection that changes hands. ``number`` names it on its channel; ``came_back`` counts how often it has come back.
+    """A connection that changes hands. ``number`` names it on its channel; ``came_back`` counts how
+    often it has come back.
 
     ``principal`` and ``listener``: who its client has proved to be, and where it came in.
     """
@@ -74,7 +83,9 @@ OnMessage = Callable[[Message, socket.socket | None], None]
 
 
 class Channel:
-    """One end. ``on_message`` gets the socket of a ``Moved`` and owns it; ``on_close`` is called once, unless ``close`` was."""
+    """One end. ``on_message`` gets the socket of a ``Moved`` and owns it; ``on_close`` is called
+    once, unless ``close`` was.
+    """
 
     def __init__(self, sock: socket.socket, on_message: OnMessage, on_close: Callable[[], None]) -> None:
         sock.setblocking(False)

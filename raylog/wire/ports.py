@@ -1,4 +1,6 @@
-"""Which port a server gets, the one that it wants or the next free one where that is taken, and how it is given back."""
+"""Which port a server gets, the one that it wants or the next free one where that is taken, and how
+it is given back.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ PORTS_TRIED_MAX = 100
 def listening_socket(host: str, port: int, *, port_must_match: bool) -> socket.socket:
     """A socket that listens there; non-blocking. Port 0 is any free one.
 
-    If the port is taken, one of the next ``PORTS_TRIED_MAX`` is taken instead, with a notice, unless ``port_must_match``. Raises
-    ClusterError when none can be had.
+    If the port is taken, one of the next ``PORTS_TRIED_MAX`` is taken instead, with a notice,
+    unless ``port_must_match``. Raises ClusterError when none can be had.
     """
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     last_port = port if port_must_match or not port else min(65_535, port + PORTS_TRIED_MAX)
@@ -44,8 +46,8 @@ def listening_socket(host: str, port: int, *, port_must_match: bool) -> socket.s
 async def end_listening(listener: asyncio.Server) -> None:
     """Close a listener when what it has accepted has become connections.
 
-    The servers of asyncio's own loop forget a socket that they have accepted and not yet made a transport of when they close: its peer
-    would wait for ever. uvloop's do not.
+    The servers of asyncio's own loop forget a socket that they have accepted and not yet made a
+    transport of when they close: its peer would wait for ever. uvloop's do not.
     """
     loop = asyncio.get_running_loop()
     if isinstance(loop, asyncio.SelectorEventLoop):

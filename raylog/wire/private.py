@@ -1,12 +1,13 @@
-"""The requests that Kafka's protocol has no API for, as dataclasses. API keys from 20,000; bodies are msgpack.
+"""The requests that Kafka's protocol has no API for, as dataclasses. API keys from 20,000; bodies
+are msgpack.
 
-A body is a map of field names to plain values (numbers, text, bytes, lists, maps, nil; UUIDs go as 16 bytes). A reader
-ignores names that it does not know and takes a field's default where a name is missing, so a field with a default may
-be added at any time. A reply is either such a map or ``{"error": <Kafka's error code>, "message": <text>}``, which the
-client's end raises.
+A body is a map of field names to plain values (numbers, text, bytes, lists, maps, nil; UUIDs go as
+16 bytes). A reader ignores names that it does not know and takes a field's default where a name is
+missing, so a field with a default may be added at any time. A reply is either such a map or
+``{"error": <Kafka's error code>, "message": <text>}``, which the client's end raises.
 
-To add one: a name in capitals for the next free key, a request class under ``@request_of(key)`` and its reply under
-``@reply_to(key)``.
+To add one: a name in capitals for the next free key, a request class under ``@request_of(key)`` and
+its reply under ``@reply_to(key)``.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ class HandshakeReply:
 @request_of(SESSION)
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """Turns the connection into a two-way stream of session frames (``raylog.control.session_stream``)."""
+    """Turns the connection into a two-way stream of session frames
+    (``raylog.control.session_stream``).
+    """
 
     API_KEY: ClassVar[int]
 
@@ -113,7 +116,9 @@ class SessionOpened:
 @request_of(AWAIT_LEADER)
 @dataclass(frozen=True, slots=True)
 class AwaitLeaderRequest:
-    """Asks for a leader whose epoch is above ``newer_than_epoch``; the answer waits up to ``timeout_ms`` for one."""
+    """Asks for a leader whose epoch is above ``newer_than_epoch``; the answer waits up to
+    ``timeout_ms`` for one.
+    """
 
     API_KEY: ClassVar[int]
     topic: str
@@ -194,7 +199,9 @@ class ShutdownDone:
 @request_of(FIND_CONTROLLER)
 @dataclass(frozen=True, slots=True)
 class FindController:
-    """Asks a Broker or a replica server where the controller listens that it has a session with, or a controller which one is active."""
+    """Asks a Broker or a replica server where the controller listens that it has a session with, or
+    a controller which one is active.
+    """
 
     API_KEY: ClassVar[int]
 
@@ -212,7 +219,9 @@ class ControllerFound:
 @request_of(DRAIN_BROKER)
 @dataclass(frozen=True, slots=True)
 class DrainBrokerRequest:
-    """Asks to move a broker's leaders away and keep them away, or with ``is_draining`` false to end that."""
+    """Asks to move a broker's leaders away and keep them away, or with ``is_draining`` false to end
+    that.
+    """
 
     API_KEY: ClassVar[int]
     broker_id: int
@@ -222,7 +231,9 @@ class DrainBrokerRequest:
 @reply_to(DRAIN_BROKER)
 @dataclass(frozen=True, slots=True)
 class DrainBrokerResponse:
-    """Partitions as ``[topic, partition]``: those that this request took away, and those that nobody else can lead yet."""
+    """Partitions as ``[topic, partition]``: those that this request took away, and those that
+    nobody else can lead yet.
+    """
 
     API_KEY: ClassVar[int]
     moved: tuple[Any, ...] = ()
@@ -232,7 +243,9 @@ class DrainBrokerResponse:
 @request_of(MOVE_REPLICAS)
 @dataclass(frozen=True, slots=True)
 class MoveReplicasRequest:
-    """Asks for replicas to be held by other server actors of their disks. ``moves`` are ``[topic, partition, broker, node id]``."""
+    """Asks for replicas to be held by other server actors of their disks. ``moves`` are ``[topic,
+    partition, broker, node id]``.
+    """
 
     API_KEY: ClassVar[int]
     moves: tuple[Any, ...] = ()
@@ -250,7 +263,8 @@ class MoveReplicasResponse:
 @request_of(PLAN_HOST)
 @dataclass(frozen=True, slots=True)
 class PlanHostRequest:
-    """Asks for one more server actor on a disk of a broker: the one at ``path``, or where there are fewest.
+    """Asks for one more server actor on a disk of a broker: the one at ``path``, or where there are
+    fewest.
 
     ``kind`` is ``replicas`` or ``coordinator``.
     """
@@ -274,7 +288,9 @@ class PlanHostResponse:
 @request_of(RETIRE_HOST)
 @dataclass(frozen=True, slots=True)
 class RetireHostRequest:
-    """Asks to move a server actor's replicas to the others of its disk, and to end it then. Idempotent."""
+    """Asks to move a server actor's replicas to the others of its disk, and to end it then.
+    Idempotent.
+    """
 
     API_KEY: ClassVar[int]
     node_id: int
@@ -283,7 +299,9 @@ class RetireHostRequest:
 @reply_to(RETIRE_HOST)
 @dataclass(frozen=True, slots=True)
 class RetireHostResponse:
-    """``[topic, partition]`` that this request took away, and ``[topic, partition, reason]`` that cannot move now."""
+    """``[topic, partition]`` that this request took away, and ``[topic, partition, reason]`` that
+    cannot move now.
+    """
 
     API_KEY: ClassVar[int]
     moved: tuple[Any, ...] = ()
@@ -293,7 +311,8 @@ class RetireHostResponse:
 @request_of(QUORUM)
 @dataclass(frozen=True, slots=True)
 class OpenQuorum:
-    """Turns the connection of two controllers into a two-way stream of quorum messages (``raylog.control.quorum_stream``).
+    """Turns the connection of two controllers into a two-way stream of quorum messages
+    (``raylog.control.quorum_stream``).
 
     ``directory_id`` (16 bytes) is the caller's disk, by which voters are named.
     """
@@ -305,7 +324,9 @@ class OpenQuorum:
 @reply_to(QUORUM)
 @dataclass(frozen=True, slots=True)
 class QuorumOpened:
-    """From the byte after this reply both ends send quorum messages only. ``directory_id`` is the answerer's disk."""
+    """From the byte after this reply both ends send quorum messages only. ``directory_id`` is the
+    answerer's disk.
+    """
 
     API_KEY: ClassVar[int]
     directory_id: bytes
@@ -331,7 +352,9 @@ class QuorumDescription:
 @request_of(SUMMON)
 @dataclass(frozen=True, slots=True)
 class Summon:
-    """The active controller tells a server process where it is: open your session here, if ``epoch`` is no older than you know."""
+    """The active controller tells a server process where it is: open your session here, if
+    ``epoch`` is no older than you know.
+    """
 
     API_KEY: ClassVar[int]
     epoch: int
@@ -350,7 +373,9 @@ class Summoned:
 @request_of(CANCEL)
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Nobody waits any more for the reply to an earlier request of this connection: if it is parked, it ends without one."""
+    """Nobody waits any more for the reply to an earlier request of this connection: if it is
+    parked, it ends without one.
+    """
 
     API_KEY: ClassVar[int]
     correlation_id: int
@@ -367,7 +392,9 @@ class CancelResponse:
 @request_of(LOCATE_RECORDS)
 @dataclass(frozen=True, slots=True)
 class LocateRecords:
-    """Asks a process that holds a replica in which files the offsets from ``offset`` up to ``offset_end`` are."""
+    """Asks a process that holds a replica in which files the offsets from ``offset`` up to
+    ``offset_end`` are.
+    """
 
     API_KEY: ClassVar[int]
     topic: str
@@ -380,10 +407,12 @@ class LocateRecords:
 @reply_to(LOCATE_RECORDS)
 @dataclass(frozen=True, slots=True)
 class RecordsLocated:
-    """Each piece is path, device, inode, position and bytes of whole batches (``raylog.log.whereabouts``).
+    """Each piece is path, device, inode, position and bytes of whole batches
+    (``raylog.log.whereabouts``).
 
-    Together they hold all records up to ``offset_end``: that asked for, the high watermark or as many as go into one answer; the offset
-    asked for: nothing is told. ``boot_id``: of the kernel whose files they are.
+    Together they hold all records up to ``offset_end``: that asked for, the high watermark or as
+    many as go into one answer; the offset asked for: nothing is told. ``boot_id``: of the kernel
+    whose files they are.
     """
 
     API_KEY: ClassVar[int]
@@ -395,7 +424,9 @@ class RecordsLocated:
 @request_of(REPAIR_REPLICA)
 @dataclass(frozen=True, slots=True)
 class RepairReplica:
-    """Tells a process that its replica is wrong from ``offset`` on: it is to be copied anew from there, from another one."""
+    """Tells a process that its replica is wrong from ``offset`` on: it is to be copied anew from
+    there, from another one.
+    """
 
     API_KEY: ClassVar[int]
     topic: str
@@ -415,7 +446,9 @@ class RepairBegun:
 @request_of(OPEN_DOOR)
 @dataclass(frozen=True, slots=True)
 class OpenDoor:
-    """A Broker asks a host of its own where it takes over connections of Kafka clients (``raylog.wire.moved_connections``)."""
+    """A Broker asks a host of its own where it takes over connections of Kafka clients
+    (``raylog.wire.moved_connections``).
+    """
 
     API_KEY: ClassVar[int]
 

@@ -1,7 +1,8 @@
 """One request that a server has received, until it is answered.
 
-Most are handed to their handler decoded. Those of ``Server.undecoded`` APIs keep the bytes that they came in: ``frame``, and ``position``,
-where the header's fixed part ends. ``body`` decodes them on first use, so a handler that only passes the bytes on decodes nothing.
+Most are handed to their handler decoded. Those of ``Server.undecoded`` APIs keep the bytes that
+they came in: ``frame``, and ``position``, where the header's fixed part ends. ``body`` decodes them
+on first use, so a handler that only passes the bytes on decodes nothing.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ GONE: Final = "gone"
 
 
 class Request:
-    """One request. Answer it once, by ``reply``; or never, for a Produce with acks 0: then call ``done``.
+    """One request. Answer it once, by ``reply``; or never, for a Produce with acks 0: then call
+    ``done``.
 
-    ``context`` says who asks. It is passed on with the request; a stage may replace it (``raylog.kafka.chain``).
+    ``context`` says who asks. It is passed on with the request; a stage may replace it
+    (``raylog.kafka.chain``).
     """
 
     __slots__ = (
@@ -109,7 +112,8 @@ class Request:
             self.connection.mute(delay.total_seconds())
 
     def send(self, frame: Sequence[Buffer], *, now: bool = False) -> None:
-        """Sends an answer that is written already, size and correlation id included; one that doesn't have the client wait.
+        """Sends an answer that is written already, size and correlation id included; one that
+        doesn't have the client wait.
 
         ``now``: not with others at the end of this turn, since there will be none.
         """
@@ -119,7 +123,8 @@ class Request:
         self.connection.send_reply(self, frame, now=now)
 
     def pass_on(self, frame: Buffer) -> None:
-        """Sends the answer that somebody else gave to the same request, as it came; none that has the client wait.
+        """Sends the answer that somebody else gave to the same request, as it came; none that has
+        the client wait.
 
         ``frame`` is not used after this returns, but for the views of a large one (``framing``).
         """
@@ -150,7 +155,9 @@ class Request:
         self.connection.give_back(held)
 
     def guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
-        """The callback of something this request waits for: what escapes it ends the connection, as what escapes a handler does."""
+        """The callback of something this request waits for: what escapes it ends the connection, as
+        what escapes a handler does.
+        """
 
         def call(*arguments: Any) -> None:
             try:
@@ -161,7 +168,9 @@ class Request:
         return call
 
     def on_close(self, callback: Callable[[Request], None]) -> None:
-        """Calls back if the connection is lost before the reply. For parked requests; at once if it is lost already."""
+        """Calls back if the connection is lost before the reply. For parked requests; at once if it
+        is lost already.
+        """
         if self.state is OPEN:
             self.connection.watchers[self] = callback
         elif self.state is GONE:

@@ -1,7 +1,8 @@
 """What kio's entity classes say about their bytes, as plain lists of fields.
 
-kio describes a message by a frozen dataclass whose fields carry Kafka's type in their metadata. ``bounds`` and
-``encoding`` compile these descriptions; nothing else in raylog looks inside kio's classes.
+kio describes a message by a frozen dataclass whose fields carry Kafka's type in their metadata.
+``bounds`` and ``encoding`` compile these descriptions; nothing else in raylog looks inside kio's
+classes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ VARIABLE_TYPES: Final = frozenset({"string", "bytes", "records"})
 class WireField:
     """One field.
 
-    ``kafka_type`` is None for a nested entity, whose class is ``entity``; ``default`` matters for tagged fields only.
+    ``kafka_type`` is None for a nested entity, whose class is ``entity``; ``default`` matters for
+    tagged fields only.
     """
 
     name: str

@@ -1,19 +1,21 @@
-"""The one server class: reads frames, finds the handler of the API key, writes replies. Every actor uses it; only the
-table differs.
+"""The one server class: reads frames, finds the handler of the API key, writes replies. Every actor
+uses it; only the table differs.
 
-A connection opens with the handshake (``raylog.wire.handshake``) where the server has a secret; until it is done the
-peer may send ``HANDSHAKE_BYTES_MAX`` bytes per frame and has ``handshake_timeout_ms``. Then each request goes to
-``handlers[api_key](request)``. A handler is a plain function or a coroutine function; it answers by
-``request.reply(entity)``, now or later, from the loop's thread; a handler that keeps the request parks it at the cost
-of one object. A coroutine may also return the reply. An API key or version that is not in the table ends the
-connection, as Kafka's brokers do, except ApiVersions, which is answered in version 0 with UNSUPPORTED_VERSION so that a
-newer client can step down.
+A connection opens with the handshake (``raylog.wire.handshake``) where the server has a secret;
+until it is done the peer may send ``HANDSHAKE_BYTES_MAX`` bytes per frame and has
+``handshake_timeout_ms``. Then each request goes to ``handlers[api_key](request)``. A handler is a
+plain function or a coroutine function; it answers by ``request.reply(entity)``, now or later, from
+the loop's thread; a handler that keeps the request parks it at the cost of one object. A coroutine
+may also return the reply. An API key or version that is not in the table ends the connection, as
+Kafka's brokers do, except ApiVersions, which is answered in version 0 with UNSUPPORTED_VERSION so
+that a newer client can step down.
 
-Who asks. Each request has a ``RequestContext`` (``raylog.kafka.context``), and before its handler the server's ``stages`` run
-(``raylog.kafka.chain``). A server with a handshake learns from it who is at the other end; outside clients are anonymous.
+Who asks. Each request has a ``RequestContext`` (``raylog.kafka.context``), and before its handler
+the server's ``stages`` run (``raylog.kafka.chain``). A server with a handshake learns from it who
+is at the other end; outside clients are anonymous.
 
-The order of answers, back-pressure, leaving and bad input: ``raylog.wire.server_connection``. ``adopt`` goes on with a connection
-that has left another server.
+The order of answers, back-pressure, leaving and bad input: ``raylog.wire.server_connection``.
+``adopt`` goes on with a connection that has left another server.
 """
 
 from __future__ import annotations
@@ -44,14 +46,17 @@ SWEEP_INTERVAL_S: Final = 1.0
 class Server:
     """A listener with a table of handlers.
 
-    ``versions`` narrows which versions of an API are spoken (default: all that the codec has). ``secret`` None means
-    that there is no handshake: anybody may connect. ``port`` 0 takes any free one; a busy port moves to the next free
-    one with a notice in the log, unless ``port_must_match``. ``borrows_records``: large records in a request are views
-    of what was read, whose memory they hold. ``undecoded``: APIs whose handlers may do without a decoded body (``request``).
-    ``ignores_trailing_bytes``: what follows a request in its frame is skipped, as Kafka does (librdkafka leaves some bytes there).
-    ``claimed_versions``: what ApiVersions says of an API instead of what is spoken, for clients that draw conclusions from a range.
-    ``listener``: its name, which contexts have. ``ssl``: who connects speaks TLS. ``stages`` run before every handler, in that order
-    (``raylog.kafka.chain``). ``refusals``: how this server refuses an API for which filling in a form is not enough.
+    ``versions`` narrows which versions of an API are spoken (default: all that the codec has).
+    ``secret`` None means that there is no handshake: anybody may connect. ``port`` 0 takes any free
+    one; a busy port moves to the next free one with a notice in the log, unless
+    ``port_must_match``. ``borrows_records``: large records in a request are views of what was read,
+    whose memory they hold. ``undecoded``: APIs whose handlers may do without a decoded body
+    (``request``). ``ignores_trailing_bytes``: what follows a request in its frame is skipped, as
+    Kafka does (librdkafka leaves some bytes there). ``claimed_versions``: what ApiVersions says of
+    an API instead of what is spoken, for clients that draw conclusions from a range. ``listener``:
+    its name, which contexts have. ``ssl``: who connects speaks TLS. ``stages`` run before every
+    handler, in that order (``raylog.kafka.chain``). ``refusals``: how this server refuses an API
+    for which filling in a form is not enough.
     """
 
     def __init__(
@@ -115,7 +120,9 @@ class Server:
         self.versions = _served_versions(self.handlers, versions or {})
 
     def bind(self) -> Endpoint:
-        """Takes the port; who connects waits for ``start``. Raises ClusterError when no port can be had."""
+        """Takes the port; who connects waits for ``start``. Raises ClusterError when no port can be
+        had.
+        """
         if self._bound is None:
             self._bound = listening_socket(self._host, self._port, port_must_match=self._port_must_match)
         self.endpoint = Endpoint(self._host, self._bound.getsockname()[1])
@@ -133,13 +140,16 @@ class Server:
         return endpoint
 
     def begin(self) -> None:
-        """Begins to look after connections. ``start`` does it; a server that only adopts them doesn't listen."""
+        """Begins to look after connections. ``start`` does it; a server that only adopts them
+        doesn't listen.
+        """
         self.loop = asyncio.get_running_loop()
         self.is_over = False
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def adopt(self, sock: socket.socket, pending: bytes, prepare: Callable[[ServerConnection], None]) -> None:
-        """Goes on with a connection that another server has begun; ``prepare`` is called with it before anything is read.
+        """Goes on with a connection that another server has begun; ``prepare`` is called with it
+        before anything is read.
 
         ``pending``: what was read from it and not parsed. The socket is this server's from now on.
         """
@@ -159,7 +169,9 @@ class Server:
             connection.never_came()
 
     async def stop(self, *, grace_s: float = 1.0) -> None:
-        """Stops listening and closes every connection; replies already given are sent if the peers read them within ``grace_s``."""
+        """Stops listening and closes every connection; replies already given are sent if the peers
+        read them within ``grace_s``.
+        """
         self.is_over = True
         if self._listener is not None:
             listener, self._listener = self._listener, None
@@ -199,7 +211,9 @@ class Server:
         task.add_done_callback(self._tasks.discard)
 
     def unread_bytes(self) -> int:
-        """Of answers that peers have not taken; without the little that connections hold which are not paused."""
+        """Of answers that peers have not taken; without the little that connections hold which are
+        not paused.
+        """
         sizes = [(each, each.unread_bytes) for each in self.unread]
         self.unread.difference_update([each for each, size in sizes if not size])
         return sum(size for _, size in sizes)

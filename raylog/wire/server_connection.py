@@ -1,24 +1,30 @@
-"""One peer of a server: its requests in, its answers out, and what it may hold meanwhile (``raylog.wire.server``).
+"""One peer of a server: its requests in, its answers out, and what it may hold meanwhile
+(``raylog.wire.server``).
 
-Order. ``ordered=False`` (inside links): replies leave as they come, matched by correlation id. ``ordered=True``
-(outside clients): replies leave in the order of the requests, whatever the handlers do.
+Order. ``ordered=False`` (inside links): replies leave as they come, matched by correlation id.
+``ordered=True`` (outside clients): replies leave in the order of the requests, whatever the
+handlers do.
 
-Back-pressure. Requests that are not replied to count their bytes, per connection and per server. A connection above its
-share, or with too many requests, is not read until it has sunk below. When the server is above its share, those
-connections wait that hold more than ``SMALL_HOLDER_BYTES``: a follower's parked fetch is small, so the replication that
-frees parked produce requests always gets through. A peer that does not read its replies is not read either. An outside client that is
-told to wait (``throttle_time``) is not read for so long. ``request.release()`` gives the bytes back early, once the body is of no more use.
+Back-pressure. Requests that are not replied to count their bytes, per connection and per server. A
+connection above its share, or with too many requests, is not read until it has sunk below. When the
+server is above its share, those connections wait that hold more than ``SMALL_HOLDER_BYTES``: a
+follower's parked fetch is small, so the replication that frees parked produce requests always gets
+through. A peer that does not read its replies is not read either. An outside client that is told to
+wait (``throttle_time``) is not read for so long. ``request.release()`` gives the bytes back early,
+once the body is of no more use.
 
-Leaving. A connection may ``leave``: when all that was asked is answered and sent, its socket and what was read and not parsed go to
-whoever continues with it (``raylog.wire.moved_connections``). ``Server.adopt`` is the other end.
+Leaving. A connection may ``leave``: when all that was asked is answered and sent, its socket and
+what was read and not parsed go to whoever continues with it (``raylog.wire.moved_connections``).
+``Server.adopt`` is the other end.
 
-Bad input. Whatever is no frame, no known request or no proof is logged in one line with the peer's address, and the
-connection is closed; a handler that raises a RaylogError for a private API refuses by that error, anything else that
-escapes a handler closes the connection with a traceback in the log, for there is no way to know what the peer was told.
-Frames that stop in their middle for ``frame_timeout_ms`` end their connection.
+Bad input. Whatever is no frame, no known request or no proof is logged in one line with the peer's
+address, and the connection is closed; a handler that raises a RaylogError for a private API refuses
+by that error, anything else that escapes a handler closes the connection with a traceback in the
+log, for there is no way to know what the peer was told. Frames that stop in their middle for
+``frame_timeout_ms`` end their connection.
 
-Invariants: ``in_flight_bytes`` and ``in_flight_requests`` are sums over unreplied requests; both are 0 on a lost
-connection.
+Invariants: ``in_flight_bytes`` and ``in_flight_requests`` are sums over unreplied requests; both
+are 0 on a lost connection.
 """
 
 from __future__ import annotations
@@ -72,7 +78,9 @@ KEPT_CHARACTERS_MAX: Final = 1_024  # of a client id whose context is kept
 UNSENT_POLL_S: Final = 0.005  # how often a connection that leaves looks whether its peer has read
 
 HandOver = Callable[[socket.socket, bytes], bool]
-"""Takes a connection's socket and the bytes that were read from it and not parsed; False: it can't, and has closed the socket."""
+"""Takes a connection's socket and the bytes that were read from it and not parsed; False: it can't,
+and has closed the socket.
+"""
 
 
 class ServerConnection(FramedProtocol):
@@ -197,7 +205,9 @@ class ServerConnection(FramedProtocol):
             self._wait()
 
     def _context_of(self, client_id: str | None) -> RequestContext:
-        """Who sends requests with that client id. Only a process of this cluster can say that it asks for somebody else."""
+        """Who sends requests with that client id. Only a process of this cluster can say that it
+        asks for somebody else.
+        """
         if client_id is not None and self.peer.node_id >= 0 and client_id.startswith(MARK):
             context = decoded(client_id)
         else:
@@ -221,7 +231,9 @@ class ServerConnection(FramedProtocol):
             self.handler_failed(request, error)
 
     def handler_failed(self, request: Request, error: Exception) -> None:
-        """Nobody knows what the peer was told: the connection ends, unless a private API can be refused."""
+        """Nobody knows what the peer was told: the connection ends, unless a private API can be
+        refused.
+        """
         if isinstance(error, RaylogError) and request.is_open and request.api_key >= private.FIRST_API_KEY:
             request.refuse(error)
             return
@@ -254,7 +266,9 @@ class ServerConnection(FramedProtocol):
     # -------------------------------------------------------------- replying
 
     def send_reply(self, request: Request, frame: Sequence[Buffer], *, now: bool = False) -> None:
-        """Takes the encoded answer of an open request; an empty one only ends it. ``now``: written at once where order allows."""
+        """Takes the encoded answer of an open request; an empty one only ends it. ``now``: written
+        at once where order allows.
+        """
         request.state = REPLIED
         instead = self.replaced_replies.pop(request, None) if self.replaced_replies else None
         if instead is not None:
@@ -298,7 +312,9 @@ class ServerConnection(FramedProtocol):
             server.wake_waiting()
 
     def cancel(self, correlation_id: int) -> None:
-        """Ends a parked request as if its connection were lost, without a reply. One that nobody parked goes on."""
+        """Ends a parked request as if its connection were lost, without a reply. One that nobody
+        parked goes on.
+        """
         for request, callback in self.watchers.items():
             if request.correlation_id == correlation_id:
                 request.done()
@@ -308,7 +324,9 @@ class ServerConnection(FramedProtocol):
     # -------------------------------------------------------------- back-pressure
 
     def mute(self, seconds: float) -> None:
-        """Reads nothing more for so long: the peer was told to wait, and perhaps it does not (KIP-219)."""
+        """Reads nothing more for so long: the peer was told to wait, and perhaps it does not
+        (KIP-219).
+        """
         self._muted_until = max(self._muted_until, self.loop.time() + seconds)
         self.loop.call_later(seconds, self._maybe_unmute)
         self._wait()
@@ -372,10 +390,11 @@ class ServerConnection(FramedProtocol):
         return self._leaving is not None
 
     def leave(self, hand_over: HandOver, *, pending: bytes = b"") -> None:
-        """Reads no further, and gives the connection to ``hand_over`` once everything is answered and sent.
+        """Reads no further, and gives the connection to ``hand_over`` once everything is answered
+        and sent.
 
-        ``pending``: bytes that were delivered already and are for the other end. Where it can't be given away it goes on here, if
-        nothing is pending, and else ends.
+        ``pending``: bytes that were delivered already and are for the other end. Where it can't be
+        given away it goes on here, if nothing is pending, and else ends.
         """
         assert self._leaving is None, "a connection leaves once"
         self._leaving = (hand_over, pending)
@@ -466,7 +485,9 @@ class ServerConnection(FramedProtocol):
         server.on_read()
 
     def sweep(self, now: float) -> None:
-        """Closes a connection whose handshake or frame does not come to its end, or that nobody uses."""
+        """Closes a connection whose handshake or frame does not come to its end, or that nobody
+        uses.
+        """
         limits = self.server.limits
         if limits.idle_timeout_ms is not None:
             if self.in_flight_requests or self._idle_mark != self.bytes_received:

@@ -1,11 +1,13 @@
-"""A connection that stops speaking Kafka and carries frames of one kind both ways: what sessions and quorum links share.
+"""A connection that stops speaking Kafka and carries frames of one kind both ways: what sessions
+and quorum links share.
 
-The client shakes hands and sends a request that asks for the change; once the reply came back, both ends send frames whenever they
-like, each behind its size, int32 big-endian. A stream is bound to its connection: when that ends, ``on_close`` is called once, at
-both ends, with the reason if one is known. Nothing is resent.
+The client shakes hands and sends a request that asks for the change; once the reply came back, both
+ends send frames whenever they like, each behind its size, int32 big-endian. A stream is bound to
+its connection: when that ends, ``on_close`` is called once, at both ends, with the reason if one is
+known. Nothing is resent.
 
-Callbacks run in the loop's thread, in the order of the frames. One that raises closes the stream: a machine that
-failed on an order has no defined state to go on from.
+Callbacks run in the loop's thread, in the order of the frames. One that raises closes the stream: a
+machine that failed on an order has no defined state to go on from.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class _Switchable(Protocol):
 
 
 class Stream(Generic[F]):
-    """One end. ``peer`` is the actor at the other end, as the handshake proved it. ``frame_bytes_max`` bounds what is received."""
+    """One end. ``peer`` is the actor at the other end, as the handshake proved it.
+    ``frame_bytes_max`` bounds what is received.
+    """
 
     frame_bytes_max = FRAME_BYTES_MAX
 
@@ -109,7 +113,9 @@ S = TypeVar("S", bound="Stream[Any]")
 
 
 def accept_stream(request: Request, agreement: object, make: Callable[[FramedProtocol, Peer], S]) -> S:
-    """The server's end: agrees to the request and takes its connection over. Frames may be sent at once."""
+    """The server's end: agrees to the request and takes its connection over. Frames may be sent at
+    once.
+    """
     connection = request.connection
     stream = make(connection, connection.peer)
     request.reply(agreement)
@@ -130,7 +136,8 @@ async def open_stream(
 ) -> S:
     """The client's end; ``make`` is given the reply, too, and may raise.
 
-    Raises what ``Connection.open`` raises, and the server's refusal. Frames may arrive before this returns.
+    Raises what ``Connection.open`` raises, and the server's refusal. Frames may arrive before this
+    returns.
     """
     connection = await Connection.open(
         endpoint, secret=secret, cluster_id=cluster_id, expect=expect, caller=caller, timeout_ms=timeout_ms

@@ -1,8 +1,9 @@
 """Removes tagged fields that the schema does not have from an encoded entity.
 
-Kafka's protocol grows by tagged fields, which a reader that does not know them has to ignore (KIP-482); kio refuses
-them. So when it does, the entity is copied without them and decoded again. This is slow and rare: it happens when a
-peer is newer than the codec. The lengths have been checked before (``raylog.wire.bounds``).
+Kafka's protocol grows by tagged fields, which a reader that does not know them has to ignore
+(KIP-482); kio refuses them. So when it does, the entity is copied without them and decoded again.
+This is slow and rare: it happens when a peer is newer than the codec. The lengths have been checked
+before (``raylog.wire.bounds``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ Frame = bytes | memoryview
 
 
 def without_unknown_tags(entity: EntityClass, frame: Frame, position: int) -> bytes:
-    """The entity's bytes, with every tagged field that this version of the schema lacks left out, at any depth."""
+    """The entity's bytes, with every tagged field that this version of the schema lacks left out,
+    at any depth.
+    """
     parts: list[Frame] = []
     _copy_entity(entity, frame, position, parts)
     return b"".join(parts)

@@ -1,8 +1,9 @@
 """Frozen dataclasses to plain msgpack values and back, driven by their type hints.
 
-A dataclass is a map of field names to values; tuples are arrays, UUIDs 16 bytes, enums their value, None nil. A reader
-ignores names that it does not know and takes a field's default where a name is missing, so that a field with a default
-may be added at any time. Reading checks every type: what comes back is what the hints promise, or ProtocolError.
+A dataclass is a map of field names to values; tuples are arrays, UUIDs 16 bytes, enums their value,
+None nil. A reader ignores names that it does not know and takes a field's default where a name is
+missing, so that a field with a default may be added at any time. Reading checks every type: what
+comes back is what the hints promise, or ProtocolError.
 
 Hints understood: ``int``, ``str``, ``bytes``, ``bool``, ``float``, ``uuid.UUID``, enums, dataclasses, ``tuple[X,
 ...]``, ``tuple[X, Y]``, ``dict[K, V]``, ``X | None`` and ``Any`` (passed through). Converters are made once per hint.

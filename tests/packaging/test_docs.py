@@ -87,7 +87,7 @@ def private_apis() -> str:
 
     rows = ["| key | API | |", "|---|---|---|"]
     for key, request in sorted(private._requests.items()):
-        first = (request.__doc__ or "").strip().splitlines()[0]
+        first = " ".join((request.__doc__ or "").split("\n\n")[0].split())
         rows.append(f"| {key} | {request.__name__} | {first} |")
     return "\n".join(rows)
 

@@ -1,1 +1,3 @@
-"""The admin client, and what it and the command tell of groups, actors, reassignments and differing replicas."""
+"""The admin client, and what it and the command tell of groups, actors, reassignments and differing
+replicas.
+"""

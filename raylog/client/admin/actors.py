@@ -1,7 +1,7 @@
 """Server actors as an administrator sees them: what each holds and uses, and to change that.
 
-``AsyncActorCalls`` and ``ActorCalls`` are the parts of the admin clients that speak of actors. A replica is a folder of a disk; any
-actor of that disk can hold it, and a move copies nothing.
+``AsyncActorCalls`` and ``ActorCalls`` are the parts of the admin clients that speak of actors. A
+replica is a folder of a disk; any actor of that disk can hold it, and a move copies nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ HostKindName = Literal["replicas", "coordinator"]
 
 @dataclass(frozen=True, slots=True)
 class ActorInfo:
-    """One server actor. ``actor`` is its node id, ``host`` what it is planned to hold (None: it runs for its replicas alone).
+    """One server actor. ``actor`` is its node id, ``host`` what it is planned to hold (None: it
+    runs for its replicas alone).
 
-    ``cpu`` is a share of one core since its last heartbeat, ``memory_bytes`` its resident memory, ``busy`` the share of the time in
-    which its event loop ran; None: it has not said. ``automatic``: the cluster added it because another actor was saturated.
+    ``cpu`` is a share of one core since its last heartbeat, ``memory_bytes`` its resident memory,
+    ``busy`` the share of the time in which its event loop ran; None: it has not said.
+    ``automatic``: the cluster added it because another actor was saturated.
     """
 
     actor: int
@@ -43,7 +45,9 @@ class ActorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """``remaining`` are replicas that cannot move yet, with the reason. They move by themselves as soon as they can."""
+    """``remaining`` are replicas that cannot move yet, with the reason. They move by themselves as
+    soon as they can.
+    """
 
     moved: tuple[TopicPartition, ...]
     remaining: dict[TopicPartition, str]
@@ -61,10 +65,11 @@ class AsyncActorCalls:
         return [actor_info(each) for each in reply.status["actors"] if each["kind"] != "broker"]
 
     async def move_replicas(self, moves: Iterable[Sequence[Any]]) -> dict[ReplicaMove, RaylogError | None]:
-        """Have other actors of the same disks hold these replicas; by move, why it was refused, or None.
+        """Have other actors of the same disks hold these replicas; by move, why it was refused, or
+        None.
 
-        Done when it is decided: the old process closes the log and the new one opens it meanwhile. Leadership goes to another replica in
-        sync where there is one, and returns.
+        Done when it is decided: the old process closes the log and the new one opens it meanwhile.
+        Leadership goes to another replica in sync where there is one, and returns.
         """
         wanted = [ReplicaMove(*each) for each in moves]
         reply = await self._ask(private.MoveReplicasRequest(tuple(tuple(each) for each in wanted)))
@@ -74,7 +79,8 @@ class AsyncActorCalls:
         }
 
     async def add_actor(self, broker: int, *, disk: str = "", kind: HostKindName = "replicas") -> tuple[int, str]:
-        """One more actor on a disk of that broker (by its folder; empty: where there are fewest). Its node id, and a notice or ''.
+        """One more actor on a disk of that broker (by its folder; empty: where there are fewest).
+        Its node id, and a notice or ''.
 
         It starts empty; new replicas go to it from now on, and ``move_replicas`` gives it others.
         """
@@ -106,7 +112,9 @@ class ActorCalls:
         return self._run(self._client.list_actors())
 
     def move_replicas(self, moves: Iterable[Sequence[Any]]) -> dict[ReplicaMove, RaylogError | None]:
-        """Have other actors of the same disks hold these replicas; by move, why it was refused, or None."""
+        """Have other actors of the same disks hold these replicas; by move, why it was refused, or
+        None.
+        """
         return self._run(self._client.move_replicas(moves))
 
     def add_actor(self, broker: int, *, disk: str = "", kind: HostKindName = "replicas") -> tuple[int, str]:

@@ -44,7 +44,9 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """``synonyms`` are all values, the one in force first: each holds where those before it are taken away."""
+    """``synonyms`` are all values, the one in force first: each holds where those before it are
+    taken away.
+    """
 
     name: str
     value: str | None

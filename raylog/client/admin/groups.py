@@ -1,8 +1,9 @@
 """Groups as an administrator sees them: who is in them, how far they have come, and to change that.
 
-``AsyncGroupCalls`` and ``GroupCalls`` are the parts of the admin clients that speak of groups. Each call asks the coordinators of the
-groups that it names; a list of all groups is put together from the processes that lead partitions of ``__consumer_offsets``.
-Offsets of a group can be altered while it has no members, and deleted where no member reads the topic.
+``AsyncGroupCalls`` and ``GroupCalls`` are the parts of the admin clients that speak of groups. Each
+call asks the coordinators of the groups that it names; a list of all groups is put together from
+the processes that lead partitions of ``__consumer_offsets``. Offsets of a group can be altered
+while it has no members, and deleted where no member reads the topic.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class GroupMemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """``state``: Empty, PreparingRebalance, CompletingRebalance, Stable, or Dead (there is none). ``coordinator`` is a broker."""
+    """``state``: Empty, PreparingRebalance, CompletingRebalance, Stable, or Dead (there is none).
+    ``coordinator`` is a broker.
+    """
 
     group_id: str
     state: str
@@ -72,7 +75,9 @@ class AsyncGroupCalls:
         raise NotImplementedError
 
     async def list_groups(self, *, states: Iterable[str] = ()) -> list[GroupListing]:
-        """All groups, or those in these states, by name. Raises where a coordinator does not answer: the list would not be whole."""
+        """All groups, or those in these states, by name. Raises where a coordinator does not
+        answer: the list would not be whole.
+        """
         link = self._opened()
         try:
             views = await link.metadata.refresh([OFFSETS_TOPIC], timeout_ms=self._config.default_api_timeout_ms)
@@ -124,7 +129,9 @@ class AsyncGroupCalls:
         )
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
-        """Delete groups with all their offsets. Raises NonEmptyGroupError for one that has members, GroupIdNotFoundError."""
+        """Delete groups with all their offsets. Raises NonEmptyGroupError for one that has members,
+        GroupIdNotFoundError.
+        """
         names = list(dict.fromkeys(group_ids))
         done = await asyncio.gather(*map(self._delete, names), return_exceptions=True)
         for failure in done:
@@ -142,12 +149,16 @@ class AsyncGroupCalls:
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, of these partitions or of all; those without a commit are left out."""
+        """What a group has committed, of these partitions or of all; those without a commit are
+        left out.
+        """
         asked = None if partitions is None else [TopicPartition(*key) for key in partitions]
         return await self._offsets(group_id).committed(asked, self._config.default_api_timeout_ms)
 
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[Any, Any]) -> None:
-        """Set where a group continues: ``{partition: offset or (offset, metadata)}``. Only while it has no members."""
+        """Set where a group continues: ``{partition: offset or (offset, metadata)}``. Only while it
+        has no members.
+        """
         try:
             await self._offsets(group_id).commit(to_commit(offsets), self._config.default_api_timeout_ms)
         except RaylogError as error:
@@ -156,7 +167,9 @@ class AsyncGroupCalls:
             raise
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Forget what a group has committed of these partitions. Raises GroupSubscribedToTopicError where a member reads the topic."""
+        """Forget what a group has committed of these partitions. Raises GroupSubscribedToTopicError
+        where a member reads the topic.
+        """
         request = group_requests.offset_delete(group_id, [TopicPartition(*key) for key in partitions])
         await CoordinatorLink(self._opened(), group_id).request(
             request, timeout_ms=self._config.default_api_timeout_ms, what="deleting offsets", error_of=_delete_error

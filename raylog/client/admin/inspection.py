@@ -11,7 +11,9 @@ from raylog.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A disk of a broker: sizes in bytes of the replicas there. ``total_bytes`` and ``usable_bytes`` −1: the disk does not say."""
+    """A disk of a broker: sizes in bytes of the replicas there. ``total_bytes`` and
+    ``usable_bytes`` −1: the disk does not say.
+    """
 
     path: str
     total_bytes: int
@@ -21,7 +23,9 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """A producer as a partition's leader remembers it. ``last_timestamp`` in ms; ``transaction_start_offset`` None: none is open."""
+    """A producer as a partition's leader remembers it. ``last_timestamp`` in ms;
+    ``transaction_start_offset`` None: none is open.
+    """
 
     producer_id: int
     producer_epoch: int

@@ -1,12 +1,14 @@
 """Plans for reassignments: which brokers shall hold which partition. Pure; they move nothing.
 
-``spread`` is what ``kafka-reassign-partitions --generate`` proposes: each topic anew, as if it were created on these brokers. It is
-even, and moves much. ``balanced`` moves as little as it can until bytes and preferred leaders are about even. ``without`` empties one
-broker and touches nothing else: each of its replicas goes to the broker that holds the fewest, of another rack than the partition's
+``spread`` is what ``kafka-reassign-partitions --generate`` proposes: each topic anew, as if it were
+created on these brokers. It is even, and moves much. ``balanced`` moves as little as it can until
+bytes and preferred leaders are about even. ``without`` empties one broker and touches nothing else:
+each of its replicas goes to the broker that holds the fewest, of another rack than the partition's
 other replicas where there is one.
 
-Promises: replication factors stay; no partition has two replicas on one broker; ``without`` keeps the order of those that stay, so
-preferred leaders stay where they were, and spreads the ones that go.
+Promises: replication factors stay; no partition has two replicas on one broker; ``without`` keeps
+the order of those that stay, so preferred leaders stay where they were, and spreads the ones that
+go.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ InvalidReplicationFactor = kafka_error(ErrorCode.invalid_replication_factor)
 
 
 def spread(current: Replicas, racks: Mapping[int, str | None]) -> dict[TopicPartition, tuple[int, ...]]:
-    """Every partition of ``current`` anew on the brokers of ``racks``. InvalidReplicationFactor if they are too few."""
+    """Every partition of ``current`` anew on the brokers of ``racks``. InvalidReplicationFactor if
+    they are too few.
+    """
     brokers = [CandidateBroker(broker, rack, (uuid.UUID(int=broker + 1),)) for broker, rack in sorted(racks.items())]
     plan: dict[TopicPartition, tuple[int, ...]] = {}
     first = 0
@@ -81,11 +85,14 @@ def without(current: Replicas, leaving: int, racks: Mapping[int, str | None]) ->
 def balanced(
     current: Replicas, sizes: Mapping[TopicPartition, int], racks: Mapping[int, str | None]
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """The partitions to change so that every broker of ``racks`` holds about the same bytes and leads about as many partitions.
+    """The partitions to change so that every broker of ``racks`` holds about the same bytes and
+    leads about as many partitions.
 
-    ``sizes`` are bytes per replica; one that is unknown counts as one byte, so that empty partitions are spread, too. A replica moves only
-    from a broker above the mean to one below it, and only if that brings the two closer together; never into a rack that the partition
-    has already, if it is not in that rack now. Replicas on brokers outside ``racks`` stay where they are.
+    ``sizes`` are bytes per replica; one that is unknown counts as one byte, so that empty
+    partitions are spread, too. A replica moves only from a broker above the mean to one below it,
+    and only if that brings the two closer together; never into a rack that the partition has
+    already, if it is not in that rack now. Replicas on brokers outside ``racks`` stay where they
+    are.
     """
     plan = {key: list(brokers) for key, brokers in current.items()}
     weight = {key: sizes.get(key, 0) + 1 for key in plan}
@@ -109,7 +116,8 @@ def _best_move(
     held: Mapping[int, int],
     racks: Mapping[int, str | None],
 ) -> tuple[TopicPartition, int, int] | None:
-    """From the fullest broker that can give something to the emptiest that can take it, the replica that fits the gap best.
+    """From the fullest broker that can give something to the emptiest that can take it, the replica
+    that fits the gap best.
 
     None when everybody is near the mean, or nothing can bring two brokers closer.
     """
@@ -139,7 +147,9 @@ def _crowds(brokers: Sequence[int], source: int, target: int, racks: Mapping[int
 
 
 def _spread_leaders(plan: dict[TopicPartition, list[int]], held: Mapping[int, int]) -> None:
-    """Swap first replicas until nobody is preferred by two partitions more than another that could be, in place."""
+    """Swap first replicas until nobody is preferred by two partitions more than another that could
+    be, in place.
+    """
     preferred = dict.fromkeys(held, 0)
     for brokers in plan.values():
         if brokers[0] in preferred:

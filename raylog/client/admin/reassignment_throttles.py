@@ -1,8 +1,9 @@
 """Throttles for reassignments, set and cleared as ``kafka-reassign-partitions`` does (Q9).
 
-Pure: what to set for which topics and brokers. While a partition moves, its leader may be any of the replicas that it had, so all of these
-are listed as throttled leaders, and what it gets as throttled followers; the rate is given to each broker that is either. Reassignments
-that are in progress already are part of it, so that setting a throttle anew changes theirs, too.
+Pure: what to set for which topics and brokers. While a partition moves, its leader may be any of
+the replicas that it had, so all of these are listed as throttled leaders, and what it gets as
+throttled followers; the rate is given to each broker that is either. Reassignments that are in
+progress already are part of it, so that setting a throttle anew changes theirs, too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def throttles(
     origins: Mapping[TopicPartition, Sequence[int]],
     adding: Mapping[TopicPartition, Sequence[int]],
 ) -> Throttles:
-    """``origins`` are the replicas that partitions have without those that are being added; a target of None adds nothing."""
+    """``origins`` are the replicas that partitions have without those that are being added; a
+    target of None adds nothing.
+    """
     leaders: dict[str, set[tuple[int, int]]] = {}
     followers: dict[str, set[tuple[int, int]]] = {}
     brokers: set[int] = set()

@@ -1,10 +1,11 @@
 """The replicas of one partition, compared batch by batch.
 
-``ReplicaComparison`` is fed what each replica returned from one offset on and answers how far they agree. Replicas copy their
-leader's batches as they are, so below the high watermark everything has to be the same byte for byte, the leader epochs in
-the batch headers included. The first replica of every portion is the reference; its batches are also checked for
-themselves: the CRC, offsets that ascend without a gap, leader epochs that never go back and are none of the future. The
-others need no such check: they are the same, or differ.
+``ReplicaComparison`` is fed what each replica returned from one offset on and answers how far they
+agree. Replicas copy their leader's batches as they are, so below the high watermark everything has
+to be the same byte for byte, the leader epochs in the batch headers included. The first replica of
+every portion is the reference; its batches are also checked for themselves: the CRC, offsets that
+ascend without a gap, leader epochs that never go back and are none of the future. The others need
+no such check: they are the same, or differ.
 
 Ends at the first difference, which is named: at which offset, between whom, and what differs.
 
@@ -36,8 +37,9 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a partition is not what it has to be. ``brokers``: those that differ from the reference; the reference itself for
-    a batch that is wrong in itself."""
+    """Where a partition is not what it has to be. ``brokers``: those that differ from the
+    reference; the reference itself for a batch that is wrong in itself.
+    """
 
     offset: int
     brokers: tuple[int, ...]
@@ -45,7 +47,9 @@ class Difference:
 
 
 class ReplicaComparison:
-    """Agreement so far. ``offset``: everything below it (from where it began) is compared; ``end``: where to stop."""
+    """Agreement so far. ``offset``: everything below it (from where it began) is compared; ``end``:
+    where to stop.
+    """
 
     def __init__(self, offset: int, end: int, *, leader_epoch: int) -> None:
         self.offset = offset
@@ -66,10 +70,11 @@ class ReplicaComparison:
         self.epoch_starts.clear()
 
     def compare(self, portions: Mapping[int, bytes]) -> int:
-        """Compare what each broker's replica returned from ``offset`` on; the number of bytes on which all were compared.
+        """Compare what each broker's replica returned from ``offset`` on; the number of bytes on
+        which all were compared.
 
-        The first entry is the reference. A replica that returned less shortens the comparison for all. 0 without a difference means
-        that somebody returned nothing.
+        The first entry is the reference. A replica that returned less shortens the comparison for
+        all. 0 without a difference means that somebody returned nothing.
         """
         assert self.difference is None, self.difference
         brokers = list(portions)
@@ -129,7 +134,9 @@ class ReplicaComparison:
         return None
 
     def _differs(self, batch: BatchView, position: int, portions: Mapping[int, bytes]) -> bool:
-        """Whether some replica has another batch there (as far as it returned it); notes the difference."""
+        """Whether some replica has another batch there (as far as it returned it); notes the
+        difference.
+        """
         brokers = list(portions)
         reference = brokers[0]
         mine = memoryview(portions[reference])[position : batch.end]

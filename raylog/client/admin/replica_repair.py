@@ -9,12 +9,13 @@
 The replicas of a compacted topic have bytes of their own. ``judge_tables`` decides there:
 
 - A copy with a batch that is wrong in itself is wrong, if another one is whole.
-- Of several that are whole in themselves, the leader's table is right if more than half of the ISR, and two replicas at least, have it.
-  Every other copy is wrong then. Else nothing is touched.
+- Of several that are whole in themselves, the leader's table is right if more than half of the ISR,
+  and two replicas at least, have it. Every other copy is wrong then. Else nothing is touched.
 
-A wrong replica is told so (``RepairReplica``). From there everything goes as with damage that it finds itself: it leaves the ISR,
-another one leads if it did, it cuts its log at that offset and copies the rest from the leader. ``repaired`` waits for each before
-the next one is told, so that a partition never has more than one replica less because of it.
+A wrong replica is told so (``RepairReplica``). From there everything goes as with damage that it
+finds itself: it leaves the ISR, another one leads if it did, it cuts its log at that offset and
+copies the rest from the leader. ``repaired`` waits for each before the next one is told, so that a
+partition never has more than one replica less because of it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """``wrong``: brokers, and why. ``undecided``: why nobody can say, or empty. ``right``: the batch as it has to be."""
+    """``wrong``: brokers, and why. ``undecided``: why nobody can say, or empty. ``right``: the
+    batch as it has to be.
+    """
 
     wrong: dict[int, str]
     undecided: str = ""
@@ -61,7 +64,9 @@ class Judgement:
 
 
 def judge(copies: Mapping[int, bytes], replicas: int) -> Judgement:
-    """What each of the partition's ``replicas`` returns from one offset on, by broker. Nothing from a broker: it has no copy there."""
+    """What each of the partition's ``replicas`` returns from one offset on, by broker. Nothing from
+    a broker: it has no copy there.
+    """
     whole: dict[bytes, list[int]] = {}
     wrong: dict[int, str] = {}
     for broker, copy in sorted(copies.items()):
@@ -94,8 +99,8 @@ def judge_tables(
 ) -> Judgement:
     """Whose copy of a compacted partition is wrong.
 
-    ``damaged``: by broker, what is wrong with a batch of its. ``tables``: by broker, of every other replica that was compared, the last
-    record of each key.
+    ``damaged``: by broker, what is wrong with a batch of its. ``tables``: by broker, of every other
+    replica that was compared, the last record of each key.
     """
     if damaged and not tables:
         return Judgement({}, "no replica is whole")
@@ -120,7 +125,9 @@ Read = Callable[[int, int], Awaitable[bytes]]
 async def repaired(
     link: ClusterLink, key: TopicPartition, offset: int, brokers: tuple[int, ...], read: Read, *, patience_s: float
 ) -> tuple[list[Repair], str]:
-    """Have the wrong ones among these replicas copied anew; what was done, and why it could not be (all) done, or nothing."""
+    """Have the wrong ones among these replicas copied anew; what was done, and why it could not be
+    (all) done, or nothing.
+    """
     view = await link.metadata.partition(key)
     copies: dict[int, bytes] = {}
     for broker in brokers:
@@ -141,9 +148,11 @@ async def repaired(
 async def recopied(
     link: ClusterLink, key: TopicPartition, judgement: Judgement, offsets: Mapping[int, int], *, patience_s: float
 ) -> tuple[list[Repair], str]:
-    """Have the wrong replicas of a compacted partition copied anew, one after the other; as ``repaired``.
+    """Have the wrong replicas of a compacted partition copied anew, one after the other; as
+    ``repaired``.
 
-    ``offsets``: by broker, where each of them is wrong. A compacted log is not cut there but emptied.
+    ``offsets``: by broker, where each of them is wrong. A compacted log is not cut there but
+    emptied.
     """
     done: list[Repair] = []
     for broker, why in sorted(judgement.wrong.items()):
@@ -157,7 +166,9 @@ async def recopied(
 
 
 async def _rejoins(link: ClusterLink, key: TopicPartition, broker: int, epoch: int, patience_s: float) -> bool:
-    """Whether the broker's replica is in sync in a later epoch than that: the controller took it out of the ISR between."""
+    """Whether the broker's replica is in sync in a later epoch than that: the controller took it
+    out of the ISR between.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     while loop.time() < deadline:

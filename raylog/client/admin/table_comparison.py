@@ -1,15 +1,19 @@
 """The replicas of one compacted partition, compared by what a reader of the whole makes of them.
 
-Each replica compacts for itself, when it comes to it. So what has to be the same is the table: of each key the last record, at the
-offset where it was written; a key whose last record is a tombstone is not in it, for one replica may have dropped it already. Each
-replica's batches are also checked for themselves: CRC, offsets that ascend, leader epochs that never go back and are none of the future.
+Each replica compacts for itself, when it comes to it. So what has to be the same is the table: of
+each key the last record, at the offset where it was written; a key whose last record is a tombstone
+is not in it, for one replica may have dropped it already. Each replica's batches are also checked
+for themselves: CRC, offsets that ascend, leader epochs that never go back and are none of the
+future.
 
-``TableComparison`` takes the replicas' portions in any order, each from ``offset_of`` on, and ``finish`` says how they compare. It holds
-32 bytes and a number for each key of each replica. A replica whose batches are wrong in themselves is in ``damaged`` and takes no further
-part; the others go on.
+``TableComparison`` takes the replicas' portions in any order, each from ``offset_of`` on, and
+``finish`` says how they compare. It holds 32 bytes and a number for each key of each replica. A
+replica whose batches are wrong in themselves is in ``damaged`` and takes no further part; the
+others go on.
 
-Replicas are read one after the other while the topic is written. One that is read late may have dropped a record below ``end`` already,
-because its key was written again since. So keys that were written at or above ``end`` (``written_again``) are not compared.
+Replicas are read one after the other while the topic is written. One that is read late may have
+dropped a record below ``end`` already, because its key was written again since. So keys that were
+written at or above ``end`` (``written_again``) are not compared.
 
 Pure: no loop, no socket. ``raylog.client.admin.verification`` does the fetching.
 """
@@ -31,7 +35,9 @@ Table = dict[bytes, tuple[int, bytes]]
 
 
 class TableComparison:
-    """``start`` and ``end`` bound the offsets. ``damaged`` says, by broker, what is wrong with a batch of its."""
+    """``start`` and ``end`` bound the offsets. ``damaged`` says, by broker, what is wrong with a
+    batch of its.
+    """
 
     def __init__(self, brokers: Sequence[int], start: int, end: int, *, leader_epoch: int) -> None:
         self.start = start
@@ -99,7 +105,9 @@ class TableComparison:
         self._offsets[broker] = batch.next_offset
 
     def written_again(self, portion: bytes) -> int | None:
-        """Take in what the leader has behind ``end``; returns the offset to go on at, None if there is nothing whole."""
+        """Take in what the leader has behind ``end``; returns the offset to go on at, None if there
+        is nothing whole.
+        """
         following: int | None = None
         try:
             for batch in batches(portion, allow_partial_tail=True):
@@ -111,7 +119,9 @@ class TableComparison:
         return following
 
     def tables(self, brokers: Sequence[int], log_start: int) -> dict[int, Table]:
-        """What is compared of these replicas that are not damaged. What is below ``log_start`` was deleted."""
+        """What is compared of these replicas that are not damaged. What is below ``log_start`` was
+        deleted.
+        """
         return {
             broker: {
                 key: found
@@ -123,7 +133,9 @@ class TableComparison:
         }
 
     def finish(self, brokers: Sequence[int], log_start: int) -> Difference | None:
-        """What is damaged; else hold the tables of these replicas, all of them done, against that of the first."""
+        """What is damaged; else hold the tables of these replicas, all of them done, against that
+        of the first.
+        """
         for broker in brokers:
             if broker in self.damaged:
                 return self.damaged[broker]

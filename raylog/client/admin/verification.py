@@ -1,17 +1,20 @@
 """All replicas of a live cluster's partitions, compared below the high watermark, over the wire.
 
-Every replica, follower or leader, answers a consumer's fetch up to the high watermark that it knows (KIP-392), and on an
-inside link one names the replica by the process that one asks. So nothing has to stop, nobody needs the brokers' files,
-and the comparison works from wherever a client works. ``verify_partition`` fetches the same offsets from all
-replicas of a partition and has ``ReplicaComparison`` judge them, portion by portion, up to the leader's high watermark
-of when it began. At the end the epochs found in the batches are held against the leader's epoch history
+Every replica, follower or leader, answers a consumer's fetch up to the high watermark that it knows
+(KIP-392), and on an inside link one names the replica by the process that one asks. So nothing has
+to stop, nobody needs the brokers' files, and the comparison works from wherever a client works.
+``verify_partition`` fetches the same offsets from all replicas of a partition and has
+``ReplicaComparison`` judge them, portion by portion, up to the leader's high watermark of when it
+began. At the end the epochs found in the batches are held against the leader's epoch history
 (OffsetForLeaderEpoch).
 
-What happens meanwhile is waited for: a follower that does not know the high watermark yet, a process that was killed and is
-started anew, another leader. A replica that makes no progress for ``patience_s`` is left out and named in the report,
-which then does not hold: not compared is not verified. What retention deletes while it is compared is skipped.
+What happens meanwhile is waited for: a follower that does not know the high watermark yet, a
+process that was killed and is started anew, another leader. A replica that makes no progress for
+``patience_s`` is left out and named in the report, which then does not hold: not compared is not
+verified. What retention deletes while it is compared is skipped.
 
-The replicas of a compacted topic don't have the same bytes; there ``TableComparison`` reads each of them to the end.
+The replicas of a compacted topic don't have the same bytes; there ``TableComparison`` reads each of
+them to the end.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ OnPartition = Callable[["PartitionReport"], None]
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """What was compared of one partition: offsets ``start`` up to ``end``, on each broker of ``compared``."""
+    """What was compared of one partition: offsets ``start`` up to ``end``, on each broker of
+    ``compared``.
+    """
 
     topic: str
     partition: int
@@ -94,7 +99,9 @@ class Verification:
         return next((report for report in self.partitions if report.difference is not None), None)
 
     def words(self) -> str:
-        """What was compared and what was found, in sentences; a line for each partition that does not hold."""
+        """What was compared and what was found, in sentences; a line for each partition that does
+        not hold.
+        """
         topics = sorted({report.topic for report in self.partitions})
         replicas = sum(len(report.compared) for report in self.partitions)
         lines = [
@@ -133,7 +140,8 @@ async def verify_topics(
 ) -> Verification:
     """Compare the replicas of every partition of these topics, or of all topics there are.
 
-    ``repair``: have wrong copies copied anew where it can be decided which are wrong, and compare again.
+    ``repair``: have wrong copies copied anew where it can be decided which are wrong, and compare
+    again.
     """
     views = await link.metadata.refresh(None if topics is None else list(topics))
     keys = [TopicPartition(view.name, index) for view in views for index in range(len(view.partitions))]
@@ -158,7 +166,9 @@ async def verify_topics(
 async def _repaired(
     link: ClusterLink, key: TopicPartition, report: PartitionReport, patience_s: float, verification: Verification
 ) -> PartitionReport:
-    """Repair one difference after the other; what a comparison finds at last. A compacted copy is copied anew as a whole."""
+    """Repair one difference after the other; what a comparison finds at last. A compacted copy is
+    copied anew as a whole.
+    """
     copied: set[int] = set()
     for _ in range(DIFFERENCES_MAX):
         if report.difference is None:
@@ -306,7 +316,9 @@ class _Comparing:
         )
 
     async def _begun(self) -> tuple[list[int], PartitionView, int, int]:
-        """The brokers that answer, the partition, and what of it all of them hold: the start and the end of the offsets."""
+        """The brokers that answer, the partition, and what of it all of them hold: the start and
+        the end of the offsets.
+        """
         brokers = _reference_first(await self._link.metadata.partition(self._key))
         await self._portions(brokers, 0, needs_data=False)
         brokers = self._remaining(brokers)
@@ -319,7 +331,9 @@ class _Comparing:
         return [broker for broker in brokers if broker not in self._left_out]
 
     async def _portions(self, brokers: list[int], offset: int, *, needs_data: bool) -> dict[int, bytes]:
-        """What each replica returns from the offset on; one without progress for too long is left out."""
+        """What each replica returns from the offset on; one without progress for too long is left
+        out.
+        """
         answers = await asyncio.gather(*(self._patiently(broker, offset, needs_data) for broker in brokers))
         return {broker: answer for broker, answer in zip(brokers, answers, strict=True) if answer is not None}
 
@@ -349,11 +363,15 @@ class _Comparing:
             pass  # the controller is away: what is known may do
 
     async def fetched(self, broker: int, offset: int) -> bytes:
-        """What the replica of a broker has at and behind an offset, one batch at least. Raises what stands in its way."""
+        """What the replica of a broker has at and behind an offset, one batch at least. Raises what
+        stands in its way.
+        """
         return await self._fetch(broker, offset, 1)
 
     async def _fetch(self, broker: int, offset: int, bytes_max: int) -> bytes:
-        """One fetch from one replica; raises what stands in its way. Notes its log start and its high watermark."""
+        """One fetch from one replica; raises what stands in its way. Notes its log start and its
+        high watermark.
+        """
         view = await self._link.metadata.partition(self._key)
         node = next((node for node in view.replicas if broker_of(node) == broker), None)
         if node is None:
@@ -383,7 +401,9 @@ class _Comparing:
         raise error_for(code, f"it answers {ErrorCode(code).name.upper()}")
 
     async def _history(self, comparison: ReplicaComparison) -> Difference | None:
-        """Whether the leader's epoch history says of the epochs in the batches what the batches say."""
+        """Whether the leader's epoch history says of the epochs in the batches what the batches
+        say.
+        """
         leaders = LeaderRequests(self._link)
         starts = comparison.epoch_starts
         for index in range(max(0, len(starts) - EPOCHS_ASKED_MAX), len(starts)):

@@ -1,1 +1,3 @@
-"""The consumer: ``consumer`` answers the user, ``fetcher`` keeps its buffer filled, ``positions`` says where to read."""
+"""The consumer: ``consumer`` answers the user, ``fetcher`` keeps its buffer filled, ``positions``
+says where to read.
+"""

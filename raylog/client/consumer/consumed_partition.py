@@ -1,14 +1,17 @@
-"""One partition as a consumer follows it: where it reads, what it has fetched, what stands in the way.
+"""One partition as a consumer follows it: where it reads, what it has fetched, what stands in the
+way.
 
-Two offsets move along the log: ``position``, the next record for the user, and ``fetch_offset``, the next one to
-fetch; between them lie the chunks that wait in the buffer. Every seek, assignment and truncation starts a new
-*generation*: whatever was fetched under an older one is dropped when it arrives, or when its turn comes.
+Two offsets move along the log: ``position``, the next record for the user, and ``fetch_offset``,
+the next one to fetch; between them lie the chunks that wait in the buffer. Every seek, assignment
+and truncation starts a new *generation*: whatever was fetched under an older one is dropped when it
+arrives, or when its turn comes.
 
-A reader of a range sets ``fetch_end``, where fetching stops. ``barren_at`` is an offset from which the leader, though its high watermark
-lies beyond, has twice had nothing to give: compaction has taken everything from there on.
+A reader of a range sets ``fetch_end``, where fetching stops. ``barren_at`` is an offset from which
+the leader, though its high watermark lies beyond, has twice had nothing to give: compaction has
+taken everything from there on.
 
-Invariants (under the fetcher's lock): position <= fetch_offset while both are known; buffered_bytes is the sum over
-the partition's chunks of the present generation.
+Invariants (under the fetcher's lock): position <= fetch_offset while both are known; buffered_bytes
+is the sum over the partition's chunks of the present generation.
 """
 
 from __future__ import annotations
@@ -118,4 +121,6 @@ class Chunk:
     size_bytes: int
     next_offset: int
     aborted: tuple[tuple[int, int], ...] = ()
-    """Of a fetch with READ_COMMITTED: producer ids with the first offsets of their aborted transactions."""
+    """Of a fetch with READ_COMMITTED: producer ids with the first offsets of their aborted
+    transactions.
+    """

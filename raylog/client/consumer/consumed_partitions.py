@@ -1,10 +1,11 @@
 """The partitions that a consumer follows, and what was fetched for them and not yet taken.
 
-Shared between the loop that fetches and the thread that reads, under ``lock``. Whoever wants news leaves a callback and is
-called once there may be some. Knows neither leaders nor requests: what is missing is fetched by ``fetcher``, which is woken by
-every change that may give it work.
+Shared between the loop that fetches and the thread that reads, under ``lock``. Whoever wants news
+leaves a callback and is called once there may be some. Knows neither leaders nor requests: what is
+missing is fetched by ``fetcher``, which is woken by every change that may give it work.
 
-Invariants (under the lock): the bytes of the buffer are the sum over its chunks, and so are each partition's.
+Invariants (under the lock): the bytes of the buffer are the sum over its chunks, and so are each
+partition's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from raylog.errors import RaylogError, error_for
 from raylog.types import TopicPartition
 
 Committed = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, tuple[int, int]]]]
-"""Asks for the committed offsets of partitions, each with its leader epoch; those that have none are left out."""
+"""Asks for the committed offsets of partitions, each with its leader epoch; those that have none
+are left out.
+"""
 
 
 class ConsumedPartitions(ABC):
@@ -113,13 +116,17 @@ class ConsumedPartitions(ABC):
         self.wake()
 
     def has_news(self) -> bool:
-        """Whether there is a chunk to take, an error to raise or something else to do. Under the lock."""
+        """Whether there is a chunk to take, an error to raise or something else to do. Under the
+        lock.
+        """
         if self.has_duty() or any(partition.error is not None for partition in self.partitions.values()):
             return True
         return any(not chunk.partition.paused for chunk in self.buffer)
 
     def when_news(self, callback: Callable[[], None]) -> None:
-        """Call back once when there is (or may be) something new, at once if there is now. Any thread calls it."""
+        """Call back once when there is (or may be) something new, at once if there is now. Any
+        thread calls it.
+        """
         with self.lock:
             if not self.has_news() and not self._stopped:
                 self._waiters.append(callback)

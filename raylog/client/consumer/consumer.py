@@ -1,13 +1,14 @@
 """The consumer: ``ConsumerCore`` does everything that needs no waiting; ``AsyncConsumer`` is its
 face for coroutines.
 
-Records are fetched ahead in the background, per partition in order; polls take what is there and wait only while
-nothing is. Partitions are assigned by name, or shared with the other members of a group (``subscribe``). Positions start where the
-group (``group.id``) has come to, else by ``auto.offset.reset``, unless sought. The first thing that a poll does is what the group wants
-done on the user's thread (``client.groups.membership``).
+Records are fetched ahead in the background, per partition in order; polls take what is there and
+wait only while nothing is. Partitions are assigned by name, or shared with the other members of a
+group (``subscribe``). Positions start where the group (``group.id``) has come to, else by
+``auto.offset.reset``, unless sought. The first thing that a poll does is what the group wants done
+on the user's thread (``client.groups.membership``).
 
-Each record is handed out at least once per assignment of its partition and position; positions never go back by
-themselves, except where an unclean election cut the log.
+Each record is handed out at least once per assignment of its partition and position; positions
+never go back by themselves, except where an unclean election cut the log.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ Topics = str | re.Pattern[str] | Iterable[str]
 
 
 class ConsumerCore:
-    """Made in the loop that it will live in; its methods may be called from any thread, one at a time."""
+    """Made in the loop that it will live in; its methods may be called from any thread, one at a
+    time.
+    """
 
     def __init__(self, address: ClusterAddress, config: ConsumerConfig) -> None:
         self.config = config
@@ -141,7 +144,9 @@ class ConsumerCore:
         return {key: p.position for key, p in self.fetcher.partitions.items() if p.position is not None}
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Committed records between position and high watermark, as of the last fetch of each partition; −1 where none was made."""
+        """Committed records between position and high watermark, as of the last fetch of each
+        partition; −1 where none was made.
+        """
         return {
             key: max(0, p.high_watermark - p.position) if p.high_watermark >= 0 and p.position is not None else -1
             for key, p in self.fetcher.partitions.items()
@@ -233,7 +238,8 @@ class AsyncConsumer:
         on_revoked: Any = None,
         on_lost: Any = None,
     ) -> None:
-        """Share these topics with the other members of the group (``group.id``). A new subscription takes the place of the last.
+        """Share these topics with the other members of the group (``group.id``). A new subscription
+        takes the place of the last.
 
         Polls call the listener (or the three functions; they may be coroutine functions).
         """
@@ -257,7 +263,9 @@ class AsyncConsumer:
         await group.leave("the consumer unsubscribed")
 
     async def commit(self, offsets: Mapping[Any, Any] | None = None, *, timeout: float | None = None) -> None:
-        """Commit everything that was handed out, or ``{partition: offset or (offset, metadata)}``. Returns when it is replicated."""
+        """Commit everything that was handed out, or ``{partition: offset or (offset, metadata)}``.
+        Returns when it is replicated.
+        """
         core = self._opened()
         await core.commit(core.to_commit(offsets), timeout)
 
@@ -319,7 +327,9 @@ class AsyncConsumer:
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a moment (datetime, or ms since 1970) per partition; None if there is none."""
+        """The first offset at or after a moment (datetime, or ms since 1970) per partition; None if
+        there is none.
+        """
         return await self._opened().times(times)
 
     async def partitions_for(self, topic: str) -> int:
@@ -332,7 +342,9 @@ class AsyncConsumer:
         return await self._first(core, core.reader.next_record, timeout)
 
     async def consume(self, max_records: int | None = None, timeout: float = 1.0) -> list[Record]:
-        """Up to ``max_records`` (default ``max.poll.records``): as soon as there are any; none after ``timeout`` seconds."""
+        """Up to ``max_records`` (default ``max.poll.records``): as soon as there are any; none
+        after ``timeout`` seconds.
+        """
         core = self._opened()
         count = core.config.max_poll_records if max_records is None else max_records
         return await self._first(core, lambda: core.reader.take_records(count) or None, timeout) or []
@@ -340,7 +352,9 @@ class AsyncConsumer:
     async def poll_batch(
         self, timeout: float = 1.0, *, max_bytes: int = TABLE_BYTES, columns: Sequence[str] | None = None
     ) -> Any:
-        """Whole batches as a pyarrow Table, as soon as there are any; an empty one after ``timeout`` seconds: ``Consumer.poll_batch``."""
+        """Whole batches as a pyarrow Table, as soon as there are any; an empty one after
+        ``timeout`` seconds: ``Consumer.poll_batch``.
+        """
         empty = empty_table(columns)
         core = self._opened()
         table = await self._first(core, lambda: core.reader.take_table(max_bytes, columns), timeout)
@@ -398,7 +412,9 @@ class AsyncConsumer:
                 yield record
 
     async def close(self) -> None:
-        """End. A member of a group commits (``enable.auto.commit``), gives up its partitions and leaves; positions are forgotten."""
+        """End. A member of a group commits (``enable.auto.commit``), gives up its partitions and
+        leaves; positions are forgotten.
+        """
         is_first, self._closing = not self._closing, True
         core = self._core
         if not is_first or core is None:

@@ -1,17 +1,23 @@
-"""The part of a consumer that talks: keeps a buffer of fetched batches filled, ahead of what the user has read.
+"""The part of a consumer that talks: keeps a buffer of fetched batches filled, ahead of what the
+user has read.
 
-One round (``_run``) looks up start offsets, checks positions after a change of leader, and sends one Fetch per process
-for every partition that may be fetched: assigned, not paused, position known, no fetch in flight, and less than two
-fetches' worth of bytes in the buffer. Fetches park at the leader for up to ``fetch.max.wait.ms``; several may be in
-flight to one leader, each for other partitions. So the next fetch travels while the user works on the last one.
+One round (``_run``) looks up start offsets, checks positions after a change of leader, and sends
+one Fetch per process for every partition that may be fetched: assigned, not paused, position known,
+no fetch in flight, and less than two fetches' worth of bytes in the buffer. Fetches park at the
+leader for up to ``fetch.max.wait.ms``; several may be in flight to one leader, each for other
+partitions. So the next fetch travels while the user works on the last one.
 
-- An error that concerns the leader starts a search at once; the partition goes on with what it finds (as in
-  ``sender.py``).
-- Where a partition begins, and whether its position still holds after a change of leader, is found out by ``positions``.
-- A partition of which a follower is nearer than the leader is fetched there (``nearest_replicas``); whatever goes wrong with that, the
-  leader is asked next. It is also asked while the connection to the follower is being opened.
-- With ``isolation_level`` READ_COMMITTED nothing of an undecided transaction is fetched, and chunks say which ones were aborted.
-- What cannot be mended stays on its partition as ``error``: each poll raises it until a seek or another assignment.
+- An error that concerns the leader starts a search at once; the partition goes on with what it
+  finds (as in ``sender.py``).
+- Where a partition begins, and whether its position still holds after a change of leader, is found
+  out by ``positions``.
+- A partition of which a follower is nearer than the leader is fetched there (``nearest_replicas``);
+  whatever goes wrong with that, the leader is asked next. It is also asked while the connection to
+  the follower is being opened.
+- With ``isolation_level`` READ_COMMITTED nothing of an undecided transaction is fetched, and chunks
+  say which ones were aborted.
+- What cannot be mended stays on its partition as ``error``: each poll raises it until a seek or
+  another assignment.
 
 Runs in one event loop; what it shares with the reader's thread is ``consumed_partitions``.
 """

@@ -1,17 +1,20 @@
-"""From which replica a consumer reads a partition: the nearest of those in sync (KIP-392, chosen by the client).
+"""From which replica a consumer reads a partition: the nearest of those in sync (KIP-392, chosen by
+the client).
 
-Nearest is a replica on this machine, then one in the consumer's rack (``client.rack``), then any; the leader, where it is as near as
-another one. Metadata name the nodes' addresses, their racks and the partitions' ISR, so nobody has to be asked. With
-``fetch.from=leader`` it is always the leader.
+Nearest is a replica on this machine, then one in the consumer's rack (``client.rack``), then any;
+the leader, where it is as near as another one. Metadata name the nodes' addresses, their racks and
+the partitions' ISR, so nobody has to be asked. With ``fetch.from=leader`` it is always the leader.
 
 A follower is only trusted as far as the metadata are:
 
-- Only members of the ISR are read from, as described under the leader epoch that holds now. After a change of leader it is the
-  leader's turn until the topic has been described anew, which ``to_review`` asks for.
-- Where a follower is nearer than the leader, the topic is described anew every ``REVIEW_S``; one whose description is twice as old
-  (no controller answers) is read from its leader.
-- A follower that refuses, breaks off or says nothing is avoided for ``AVOID_S``, and the partition goes on at the leader at once.
-  Whether an offset is out of range only the leader can say. Who only knows another leader epoch is avoided for ``RETRY_S``.
+- Only members of the ISR are read from, as described under the leader epoch that holds now. After a
+  change of leader it is the leader's turn until the topic has been described anew, which
+  ``to_review`` asks for.
+- Where a follower is nearer than the leader, the topic is described anew every ``REVIEW_S``; one
+  whose description is twice as old (no controller answers) is read from its leader.
+- A follower that refuses, breaks off or says nothing is avoided for ``AVOID_S``, and the partition
+  goes on at the leader at once. Whether an offset is out of range only the leader can say. Who only
+  knows another leader epoch is avoided for ``RETRY_S``.
 
 Lives in the fetcher's loop and asks nobody itself.
 """
@@ -89,7 +92,9 @@ class NearestReplicas:
         return found
 
     def avoid(self, key: TopicPartition, follower: int, *, seconds: float = AVOID_S) -> None:
-        """It did not give what was asked for: read from the leader, and have the topic described anew."""
+        """It did not give what was asked for: read from the leader, and have the topic described
+        anew.
+        """
         self._avoided[key, follower] = self._now() + seconds
         self._watched[key.topic] = True
 
@@ -107,7 +112,9 @@ class NearestReplicas:
         return due
 
     def reviewed(self, topics: list[str]) -> None:
-        """They were described anew. Those of which followers are nearer still are watched on from the next choice."""
+        """They were described anew. Those of which followers are nearer still are watched on from
+        the next choice.
+        """
         for topic in topics:
             self._watched.pop(topic, None)
 

@@ -1,12 +1,15 @@
-"""Where partitions are read from: the place to begin, and whether the place that was come to is still there.
+"""Where partitions are read from: the place to begin, and whether the place that was come to is
+still there.
 
-- A consumer of a group (``committed``) begins where the group has come to, others by ``auto.offset.reset``; a seek to a moment, or to
-  an end, asks the leader for the offset.
-- When the leader epoch has changed, OffsetForLeaderEpoch tells whether the log was cut below the position (KIP-320). If so the
-  position moves to the cut, or with ``auto.offset.reset=none`` the user is told.
+- A consumer of a group (``committed``) begins where the group has come to, others by
+  ``auto.offset.reset``; a seek to a moment, or to an end, asks the leader for the offset.
+- When the leader epoch has changed, OffsetForLeaderEpoch tells whether the log was cut below the
+  position (KIP-320). If so the position moves to the cut, or with ``auto.offset.reset=none`` the
+  user is told.
 - OFFSET_OUT_OF_RANGE moves the position by ``auto.offset.reset``, or is told.
 
-Answers of an older generation are dropped. Runs in the fetcher's loop, and wakes it when a partition may be fetched.
+Answers of an older generation are dropped. Runs in the fetcher's loop, and wakes it when a
+partition may be fetched.
 """
 
 from __future__ import annotations
@@ -140,7 +143,9 @@ class Positions:
                 partition.position = offset
 
     async def validate(self, partition: ConsumedPartition, generation: int, leader: PartitionLeader) -> None:
-        """Ask a new leader whether the log still reaches the fetch offset under the epoch that was read last."""
+        """Ask a new leader whether the log still reaches the fetch offset under the epoch that was
+        read last.
+        """
         key, epoch = partition.key, partition.last_epoch
         try:
             ends = await LeaderRequests(self._link).epoch_ends({key: epoch}, self._config.default_api_timeout_ms)

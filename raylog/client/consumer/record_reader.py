@@ -1,9 +1,10 @@
-"""From fetched chunks to what the user gets: records one by one or in lists, or Arrow tables. Decoding happens here, on
-the user's thread.
+"""From fetched chunks to what the user gets: records one by one or in lists, or Arrow tables.
+Decoding happens here, on the user's thread.
 
-Batches are decoded one at a time, so that a seek or a pause wastes little. Records below the position are skipped (a
-batch is fetched whole), control batches give nothing, a wrong CRC or broken bytes are an error at their offset: what comes before
-is handed out first. The position moves with what is handed out, and past what gives nothing.
+Batches are decoded one at a time, so that a seek or a pause wastes little. Records below the
+position are skipped (a batch is fetched whole), control batches give nothing, a wrong CRC or broken
+bytes are an error at their offset: what comes before is handed out first. The position moves with
+what is handed out, and past what gives nothing.
 
 Knows no loop and never waits; it is used by one thread at a time (its faces hold a lock).
 """
@@ -46,7 +47,9 @@ class RecordReader:
     # -------------------------------------------------------------- records
 
     def next_record(self) -> Record | None:
-        """One record, or None if there is none to be had at once. Raises what stands in the way of a partition."""
+        """One record, or None if there is none to be had at once. Raises what stands in the way of
+        a partition.
+        """
         while self._in_hand() or self._advance():
             record = self._records[self._next_record]
             self._next_record += 1
@@ -88,7 +91,9 @@ class RecordReader:
         return self.interceptors.on_consume(records) if self.interceptors else records
 
     def _in_hand(self) -> bool:
-        """Whether the batch in hand has a record to give now. Drops what a seek has voided, puts back what a pause keeps."""
+        """Whether the batch in hand has a record to give now. Drops what a seek has voided, puts
+        back what a pause keeps.
+        """
         chunk = self._chunk
         if chunk is None:
             return False
@@ -101,7 +106,9 @@ class RecordReader:
         return self._next_record < len(self._records)
 
     def _advance(self, *, raising: bool = True) -> bool:
-        """Decode the next batch that has a record to give. With ``raising`` the errors of partitions come first."""
+        """Decode the next batch that has a record to give. With ``raising`` the errors of
+        partitions come first.
+        """
         while True:
             if raising:
                 self._raise_errors()
@@ -196,9 +203,11 @@ class RecordReader:
     # -------------------------------------------------------------- tables
 
     def take_table(self, bytes_max: int, columns: Sequence[str] | None = None) -> Any | None:
-        """Batches of together about ``bytes_max`` bytes (at least one) as a table, or None if there are none at once.
+        """Batches of together about ``bytes_max`` bytes (at least one) as a table, or None if there
+        are none at once.
 
-        What stands in the way is raised before anything is taken, or by the next call: what was taken is handed out first.
+        What stands in the way is raised before anything is taken, or by the next call: what was
+        taken is handed out first.
         """
         if self._converts:
             raise ConfigError(
@@ -257,7 +266,9 @@ class RecordReader:
             givers.append(_Giver(partition, partition.generation, start_offset))
 
     def _turn_back(self, broken: BrokenBatch, givers: Sequence[_Giver]) -> None:
-        """A batch that was collected is broken. What was collected behind it was not given out: whose it is goes back to it."""
+        """A batch that was collected is broken. What was collected behind it was not given out:
+        whose it is goes back to it.
+        """
         own = [index for index, giver in enumerate(givers) if giver.partition.key == (broken.topic, broken.partition)]
         first = max((index for index in own if givers[index].start_offset < broken.next_offset), default=own[0])
         places: dict[ConsumedPartition, _Giver] = {}

@@ -1,8 +1,10 @@
-"""``Consumer``: the blocking face of ``ConsumerCore``. See ``sync.py`` for what holds for all handles.
+"""``Consumer``: the blocking face of ``ConsumerCore``. See ``sync.py`` for what holds for all
+handles.
 
-Polls take from the shared buffer on the caller's thread, without a word to the loop's thread while there is data;
-only waiting needs it. One lock per consumer makes it safe (if pointless) to poll from several threads. A consumer
-pickles with its assignment and positions, or its subscription. Rebalance listeners are called by the thread that polls.
+Polls take from the shared buffer on the caller's thread, without a word to the loop's thread while
+there is data; only waiting needs it. One lock per consumer makes it safe (if pointless) to poll
+from several threads. A consumer pickles with its assignment and positions, or its subscription.
+Rebalance listeners are called by the thread that polls.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _ITERATION_WAIT_S = 1.0
 
 
 class Consumer:
-    """A consumer of assigned partitions, or a member of a group. Options are Kafka's; unknown ones are refused.
+    """A consumer of assigned partitions, or a member of a group. Options are Kafka's; unknown ones
+    are refused.
 
     ::
 
@@ -81,7 +84,9 @@ class Consumer:
     # -------------------------------------------------------------- what to read
 
     def assign(self, partitions: Keys) -> None:
-        """Read exactly these partitions; those read before keep their position, others begin by ``auto.offset.reset``."""
+        """Read exactly these partitions; those read before keep their position, others begin by
+        ``auto.offset.reset``.
+        """
         with self._lock:
             self._core().assign(partitions)
 
@@ -94,7 +99,8 @@ class Consumer:
         on_revoked: Any = None,
         on_lost: Any = None,
     ) -> None:
-        """Share these topics with the other members of the group (``group.id``). A new subscription takes the place of the last.
+        """Share these topics with the other members of the group (``group.id``). A new subscription
+        takes the place of the last.
 
         Polls call the listener, or the three functions, on their thread.
         """
@@ -126,7 +132,9 @@ class Consumer:
         return list(self._core().fetcher.partitions)
 
     def seek(self, partition: Key, place: Place) -> None:
-        """Go on at an offset, at "earliest" or "latest", or at the first record at or after a moment (datetime)."""
+        """Go on at an offset, at "earliest" or "latest", or at the first record at or after a
+        moment (datetime).
+        """
         with self._lock:
             self._core().seek(partition, place)
 
@@ -159,16 +167,19 @@ class Consumer:
     # -------------------------------------------------------------- how far the group has come
 
     def commit(self, offsets: Mapping[Any, Any] | None = None, *, timeout: float | None = None) -> None:
-        """Commit everything that was handed out, or ``{partition: offset or (offset, metadata)}``. Returns when it is replicated.
+        """Commit everything that was handed out, or ``{partition: offset or (offset, metadata)}``.
+        Returns when it is replicated.
 
-        Raises IllegalGenerationError or UnknownMemberIdError where the partitions are somebody else's by now, RebalanceInProgressError
-        where a poll has to come first.
+        Raises IllegalGenerationError or UnknownMemberIdError where the partitions are somebody
+        else's by now, RebalanceInProgressError where a poll has to come first.
         """
         core = self._core()
         background().run(core.commit(core.to_commit(offsets), timeout))
 
     def commit_async(self, offsets: Mapping[Any, Any] | None = None, on_commit: OnCommit | None = None) -> None:
-        """The same without waiting; ``on_commit(offsets, error)`` is called by the background thread. ``close`` waits for it."""
+        """The same without waiting; ``on_commit(offsets, error)`` is called by the background
+        thread. ``close`` waits for it.
+        """
         core = self._core()
         chosen = core.to_commit(offsets)
         background().call_soon(lambda: core.begin_commit(chosen, on_commit))
@@ -192,11 +203,15 @@ class Consumer:
         return background().run(self._core().ends(partitions, -1))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int | datetime]) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a moment (datetime, or ms since 1970) per partition; None if there is none."""
+        """The first offset at or after a moment (datetime, or ms since 1970) per partition; None if
+        there is none.
+        """
         return background().run(self._core().times(times))
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many committed records lie ahead per partition, as of its last fetch; −1 before the first."""
+        """How many committed records lie ahead per partition, as of its last fetch; −1 before the
+        first.
+        """
         return self._core().lag()
 
     def partitions_for(self, topic: str) -> int:
@@ -213,7 +228,9 @@ class Consumer:
             return record if record is not None else self._wait(core, core.reader.next_record, timeout)
 
     def consume(self, max_records: int | None = None, timeout: float = 1.0) -> list[Record]:
-        """Up to ``max_records`` (default ``max.poll.records``): as soon as there are any; none after ``timeout`` seconds."""
+        """Up to ``max_records`` (default ``max.poll.records``): as soon as there are any; none
+        after ``timeout`` seconds.
+        """
         count = self._config.max_poll_records if max_records is None else max_records
         with self._lock:
             core = self._attended()
@@ -223,10 +240,12 @@ class Consumer:
     def poll_batch(
         self, timeout: float = 1.0, *, max_bytes: int = TABLE_BYTES, columns: Sequence[str] | None = None
     ) -> Any:
-        """Whole batches, together about ``max_bytes``, as a pyarrow Table, as soon as there are any; an empty one after ``timeout`` s.
+        """Whole batches, together about ``max_bytes``, as a pyarrow Table, as soon as there are
+        any; an empty one after ``timeout`` s.
 
-        Columns: key, value, topic, partition, offset, timestamp, timestamp_type, headers; or those of them that ``columns`` names, in its
-        order: the fewer, the faster. Made by the C kernel, without a Python object per record; other threads run meanwhile.
+        Columns: key, value, topic, partition, offset, timestamp, timestamp_type, headers; or those
+        of them that ``columns`` names, in its order: the fewer, the faster. Made by the C kernel,
+        without a Python object per record; other threads run meanwhile.
         """
         empty = empty_table(columns)
         with self._lock:
@@ -237,7 +256,9 @@ class Consumer:
             return empty if table is None else table
 
     def __iter__(self) -> Iterator[Record]:
-        """Every record from the position on, waiting for more for ever (until ``close`` by another thread)."""
+        """Every record from the position on, waiting for more for ever (until ``close`` by another
+        thread).
+        """
         while not self._closing:
             record = self.poll(_ITERATION_WAIT_S)
             if record is not None:

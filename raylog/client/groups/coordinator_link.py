@@ -1,13 +1,14 @@
 """Requests to the coordinator of a group, wherever it is.
 
-The coordinator is the leader of the group's partition of ``__consumer_offsets``, so it is found as every leader is: in the metadata, and
-after a failure by a search for a newer leader epoch, which takes milliseconds (``metadata``). The first group of a cluster has the
-topic created. A connection that breaks, no answer in time and NOT_COORDINATOR start a search; after the first NOT_COORDINATOR the same
-process is asked once more meanwhile, for it may not have heard yet that it leads. One that says nothing at all is left as soon as
-another one leads (``silent_leaders``).
+The coordinator is the leader of the group's partition of ``__consumer_offsets``, so it is found as
+every leader is: in the metadata, and after a failure by a search for a newer leader epoch, which
+takes milliseconds (``metadata``). The first group of a cluster has the topic created. A connection
+that breaks, no answer in time and NOT_COORDINATOR start a search; after the first NOT_COORDINATOR
+the same process is asked once more meanwhile, for it may not have heard yet that it leads. One that
+says nothing at all is left as soon as another one leads (``silent_leaders``).
 
-``ask`` makes one attempt and gives its error code back, for those who have a machine of their own; ``request`` goes on until the
-deadline. Lives in one event loop.
+``ask`` makes one attempt and gives its error code back, for those who have a machine of their own;
+``request`` goes on until the deadline. Lives in one event loop.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def whole_error(reply: Any) -> int:
 
 
 class CoordinatorLink:
-    """``partition``: of ``__consumer_offsets``, where it is not the group that decides. ``node``: who answered last, −1 if nobody has."""
+    """``partition``: of ``__consumer_offsets``, where it is not the group that decides. ``node``:
+    who answered last, −1 if nobody has.
+    """
 
     def __init__(self, link: ClusterLink, group_id: str, *, partition: int | None = None) -> None:
         self._link = link
@@ -64,7 +67,9 @@ class CoordinatorLink:
     async def ask(
         self, request: Any, *, timeout_ms: float, error_of: Callable[[Any], int] = whole_error
     ) -> tuple[int, Any]:
-        """One attempt: the error code and the reply. Where no answer came NETWORK_EXCEPTION or COORDINATOR_NOT_AVAILABLE, and None."""
+        """One attempt: the error code and the reply. Where no answer came NETWORK_EXCEPTION or
+        COORDINATOR_NOT_AVAILABLE, and None.
+        """
         leader: PartitionLeader | None = None
         peer: Peer | None = None
         try:
@@ -95,7 +100,9 @@ class CoordinatorLink:
     async def request(
         self, request: Any, *, timeout_ms: float, what: str, error_of: Callable[[Any], int] = whole_error
     ) -> Any:
-        """The coordinator's reply, asked for until the deadline. Raises what it says of errors that waiting does not mend."""
+        """The coordinator's reply, asked for until the deadline. Raises what it says of errors that
+        waiting does not mend.
+        """
         loop = asyncio.get_running_loop()
         config = self._link.config
         deadline = loop.time() + timeout_ms / 1000

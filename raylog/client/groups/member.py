@@ -1,8 +1,9 @@
-"""One member of a consumer group, from its own side: a machine that is told what happened and says what to do.
+"""One member of a consumer group, from its own side: a machine that is told what happened and says
+what to do.
 
-It knows no socket, clock, topic or user: time comes in as ``now_ms``, answers come as ``CoordinatorAnswer``s, and what is to be
-done goes out as orders.
-It follows the Java client's coordinator (3.6–3.9). States, and where each goes::
+It knows no socket, clock, topic or user: time comes in as ``now_ms``, answers come as
+``CoordinatorAnswer``s, and what is to be done goes out as orders. It follows the Java client's
+coordinator (3.6–3.9). States, and where each goes::
 
     OUT         no part of the group: not wanted, or it left                                → PREPARING (wanted)
     PREPARING   waits until the user has given up what a join takes away; heartbeats go on  → JOINING (prepared)
@@ -14,16 +15,19 @@ It follows the Java client's coordinator (3.6–3.9). States, and where each goe
 Answers:
 
 - REBALANCE_IN_PROGRESS: join again with the same id; what is owned stays owned until then.
-- ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID: what was owned is *lost*, somebody else may have it. The second loses the id, too.
+- ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID: what was owned is *lost*, somebody else may have it. The
+  second loses the id, too.
 - MEMBER_ID_REQUIRED: join at once with the id that came along.
-- NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, a lost connection, no answer: the same again, after a pause.
+- NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, a lost connection, no
+  answer: the same again, after a pause.
 - Everything else (FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, …): FAILED.
 
-Who does not poll for ``max.poll.interval.ms`` leaves, and joins again with its next poll. A static member (``group.instance.id``) never
-says that it leaves: it falls silent.
+Who does not poll for ``max.poll.interval.ms`` leaves, and joins again with its next poll. A static
+member (``group.instance.id``) never says that it leaves: it falls silent.
 
-Invariants: at most one JoinGroup or SyncGroup is awaited (``attempt`` names it; answers to others are dropped), and one heartbeat;
-``generation`` >= 0 only in PREPARING, SYNCING and STABLE, and with a member id.
+Invariants: at most one JoinGroup or SyncGroup is awaited (``attempt`` names it; answers to others
+are dropped), and one heartbeat; ``generation`` >= 0 only in PREPARING, SYNCING and STABLE, and with
+a member id.
 """
 
 from __future__ import annotations
@@ -70,7 +74,9 @@ class CoordinatorAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Let the user give up what a join takes away, then call ``prepared``. ``is_lost``: it is somebody else's already."""
+    """Let the user give up what a join takes away, then call ``prepared``. ``is_lost``: it is
+    somebody else's already.
+    """
 
     is_lost: bool
 
@@ -85,7 +91,8 @@ class SendJoin:
 class MakePlan:
     """This member leads: share out the partitions, then call ``planned``.
 
-    ``is_known``: a static leader came back to a stable group; it only notes what the plan rests on, and plans nothing.
+    ``is_known``: a static leader came back to a stable group; it only notes what the plan rests on,
+    and plans nothing.
     """
 
     attempt: int
@@ -264,7 +271,8 @@ class GroupMember:
                 orders += self._prepare(is_lost=False)
             return orders
         if error in _AGAIN or error == ErrorCode.rebalance_in_progress:
-            # The generation is over or its outcome unknown: the coordinator knows, and what is owned is still this member's.
+            # The generation is over or its outcome unknown: the coordinator knows, and what is
+            # owned is still this member's.
             self._heartbeat_due_ms = now_ms
             return self._prepare(is_lost=False)
         if error in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):

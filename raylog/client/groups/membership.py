@@ -1,21 +1,24 @@
-"""A consumer's part in its group: runs the pure ``GroupMember``, and keeps what the user reads in step with it.
+"""A consumer's part in its group: runs the pure ``GroupMember``, and keeps what the user reads in
+step with it.
 
-Two threads meet here. Everything that talks (joining, heartbeats, offsets) happens in the loop, whatever the user does. What changes
-the user's partitions is done at a poll, on the user's thread: it is a *duty* that waits until the next poll, which it wakes. So a
-partition is never taken from under a record that is being worked on, and listeners may commit and seek.
+Two threads meet here. Everything that talks (joining, heartbeats, offsets) happens in the loop,
+whatever the user does. What changes the user's partitions is done at a poll, on the user's thread:
+it is a *duty* that waits until the next poll, which it wakes. So a partition is never taken from
+under a record that is being worked on, and listeners may commit and seek.
 
-A duty has three parts: ``before`` (in the loop: commit before revocation), the listener's call (the user's thread), ``after`` (in the
-loop: the change itself, and what the member does next)::
+A duty has three parts: ``before`` (in the loop: commit before revocation), the listener's call (the
+user's thread), ``after`` (in the loop: the change itself, and what the member does next)::
 
     Revoked(partitions)   given up, still this member's: commit, on_revoked, stop reading them
     Lost(partitions)      somebody else's already: on_lost, stop reading them
     Assigned(partitions)  read them from the committed offset on (or by ``auto.offset.reset``), then on_assigned
 
-*Eager* members (all assignors but cooperative-sticky) give up everything before they join. *Cooperative* ones keep all of it, and when
-the plan takes something away they give that up and join again (KIP-429), so that the others are given it by the next plan.
+*Eager* members (all assignors but cooperative-sticky) give up everything before they join.
+*Cooperative* ones keep all of it, and when the plan takes something away they give that up and join
+again (KIP-429), so that the others are given it by the next plan.
 
-Commits: with ``enable.auto.commit`` what was handed out by earlier polls is committed every ``auto.commit.interval.ms`` at a poll, before
-a revocation, and at the end.
+Commits: with ``enable.auto.commit`` what was handed out by earlier polls is committed every
+``auto.commit.interval.ms`` at a poll, before a revocation, and at the end.
 """
 
 from __future__ import annotations
@@ -67,10 +70,14 @@ _LEAVE_MS = 5_000
 
 
 class RebalanceListener:
-    """Told at a poll, on its thread, of what the consumer reads. Subclass it; for ``AsyncConsumer`` methods may be coroutines."""
+    """Told at a poll, on its thread, of what the consumer reads. Subclass it; for ``AsyncConsumer``
+    methods may be coroutines.
+    """
 
     def on_assigned(self, partitions: list[TopicPartition]) -> Any:
-        """These are read from now on, in addition to what was kept. ``seek`` them here if their offsets are kept elsewhere."""
+        """These are read from now on, in addition to what was kept. ``seek`` them here if their
+        offsets are kept elsewhere.
+        """
 
     def on_revoked(self, partitions: list[TopicPartition]) -> Any:
         """These go to somebody else after this call: the last moment to commit what was done."""
@@ -107,7 +114,9 @@ def listener_of(
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """``kind``: what the listener's method is called after ``on_``. ``then``: what the member waits for."""
+    """``kind``: what the listener's method is called after ``on_``. ``then``: what the member waits
+    for.
+    """
 
     kind: str  # "assigned", "revoked", "lost", "prepare", "prepare_lost"
     partitions: tuple[TopicPartition, ...] = ()
@@ -181,7 +190,9 @@ class GroupMembership:
         return list(self._topics.names or ())
 
     def _topics_changed(self) -> None:
-        """What the subscription means has changed: topics, or for the leader the number of partitions."""
+        """What the subscription means has changed: topics, or for the leader the number of
+        partitions.
+        """
         if self.is_subscribed and not self._is_closed:
             self._carry_out(self._member.join())
 
@@ -270,7 +281,9 @@ class GroupMembership:
         return tuple(key for key in owned if key.topic not in names)
 
     def _needs_user(self) -> bool:
-        """Whether a join has to wait for the user: the first one, and one that takes something away or comes on top of other duties."""
+        """Whether a join has to wait for the user: the first one, and one that takes something away
+        or comes on top of other duties.
+        """
         is_busy = bool(self._duties) or self._is_performing
         return self._member.generation < 0 or is_busy or bool(self._given_up(is_lost=False))
 

@@ -1,8 +1,9 @@
-"""How far a group has come, as one consumer says and asks it: OffsetCommit and OffsetFetch, and the rule of automatic commits.
+"""How far a group has come, as one consumer says and asks it: OffsetCommit and OffsetFetch, and the
+rule of automatic commits.
 
-A member commits in its generation, so that one whose partitions are somebody else's by now is refused; a consumer that assigns its own
-partitions commits as nobody in particular (generation −1). Commits of one consumer are sent one after the other, so none overtakes
-an older one.
+A member commits in its generation, so that one whose partitions are somebody else's by now is
+refused; a consumer that assigns its own partitions commits as nobody in particular (generation −1).
+Commits of one consumer are sent one after the other, so none overtakes an older one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ logger = logging.getLogger("raylog.client")
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """``offset`` is that of the next record to read. ``metadata``: up to 4,096 characters of the user's own."""
+    """``offset`` is that of the next record to read. ``metadata``: up to 4,096 characters of the
+    user's own.
+    """
 
     offset: int
     metadata: str = ""
@@ -48,7 +51,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A consumer's membership as it is now. ``generation`` −1 and ``member_id`` empty: it is not in the group (yet, or any more)."""
+    """A consumer's membership as it is now. ``generation`` −1 and ``member_id`` empty: it is not in
+    the group (yet, or any more).
+    """
 
     group_id: str
     member_id: str
@@ -85,7 +90,9 @@ class OffsetCommits:
         identity: Callable[[], Identity],
         refused: Callable[[Identity, int], None],
     ) -> None:
-        """``identity`` is asked when a commit is sent; ``refused`` told when the coordinator does not take it from that one."""
+        """``identity`` is asked when a commit is sent; ``refused`` told when the coordinator does
+        not take it from that one.
+        """
         self._coordinator = coordinator
         self._instance_id = instance_id
         self._identity = identity
@@ -119,7 +126,9 @@ class OffsetCommits:
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, of these partitions or of all; those without a commit are left out."""
+        """What the group has committed, of these partitions or of all; those without a commit are
+        left out.
+        """
         request = group_requests.offset_fetch(self._coordinator.group_id, partitions)
         reply = await self._coordinator.request(
             request, timeout_ms=timeout_ms, what="fetching offsets", error_of=_fetch_error
@@ -144,7 +153,9 @@ def _fetch_error(reply: Any) -> int:
 
 
 def to_commit(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a user wants committed: per partition an offset, (offset, metadata), or OffsetAndMetadata."""
+    """What a user wants committed: per partition an offset, (offset, metadata), or
+    OffsetAndMetadata.
+    """
     values: dict[TopicPartition, OffsetAndMetadata] = {}
     for key, value in offsets.items():
         if isinstance(value, tuple):

@@ -1,7 +1,9 @@
-"""The Kafka requests of consumer groups, built from plain values, and their answers read into those of ``raylog.groups.requests``.
+"""The Kafka requests of consumer groups, built from plain values, and their answers read into those
+of ``raylog.groups.requests``.
 
-One function per API, each bound to the version that the inside links speak. With ``requests.py`` the only module of the clients that
-knows kio's class names; they are imported when first used and taken as untyped.
+One function per API, each bound to the version that the inside links speak. With ``requests.py``
+the only module of the clients that knows kio's class names; they are imported when first used and
+taken as untyped.
 """
 
 from __future__ import annotations
@@ -206,7 +208,9 @@ def delete_group(group_id: str) -> Request:
 
 
 def committed_values(offsets: Mapping[TopicPartition, Any]) -> tuple[CommittedPartition, ...]:
-    """Offsets with their metadata, as a commit carries them. A value has ``offset``, ``metadata`` and ``leader_epoch``."""
+    """Offsets with their metadata, as a commit carries them. A value has ``offset``, ``metadata``
+    and ``leader_epoch``.
+    """
     return tuple(
         CommittedPartition(key.topic, key.partition, each.offset, each.leader_epoch, each.metadata)
         for key, each in offsets.items()

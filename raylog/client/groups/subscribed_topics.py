@@ -1,8 +1,9 @@
 """The topics of a subscription as they come and go, and how many partitions they have.
 
-A pattern is matched against all topics of the cluster; new ones are noticed every ``metadata.max.age.ms``, and sooner while
-something that was named does not exist. ``changed`` is called when a member has to join again: its topics are others, or, where it
-led the last plan, a topic of that plan has another number of partitions now.
+A pattern is matched against all topics of the cluster; new ones are noticed every
+``metadata.max.age.ms``, and sooner while something that was named does not exist. ``changed`` is
+called when a member has to join again: its topics are others, or, where it led the last plan, a
+topic of that plan has another number of partitions now.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class SubscribedTopics:
         return self.names or ()
 
     async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Of those that exist; asked afresh, for a plan. Raises what kept the cluster from answering."""
+        """Of those that exist; asked afresh, for a plan. Raises what kept the cluster from
+        answering.
+        """
         views = await self._link.metadata.refresh(None, timeout_ms=self._config.request_timeout_ms)
         known = {view.name: len(view.partitions) for view in views}
         asked = list(topics)

@@ -1,11 +1,13 @@
-"""What a member of a group wants to read, and what it says of itself when it joins: pure values and functions.
+"""What a member of a group wants to read, and what it says of itself when it joins: pure values and
+functions.
 
-A subscription is a list of topics or a pattern. A pattern is a Python regular expression that matches a whole topic name; in the
-manner of librdkafka one that begins with ``^`` may be given as text among topics. Internal topics match no pattern while
-``exclude.internal.topics`` is true (the default), as in Kafka.
+A subscription is a list of topics or a pattern. A pattern is a Python regular expression that
+matches a whole topic name; in the manner of librdkafka one that begins with ``^`` may be given as
+text among topics. Internal topics match no pattern while ``exclude.internal.topics`` is true (the
+default), as in Kafka.
 
-Protocol names and metadata bytes are those of Apache Kafka's Java client (``raylog.groups.consumer_protocol``), so that members of any
-client share a group.
+Protocol names and metadata bytes are those of Apache Kafka's Java client
+(``raylog.groups.consumer_protocol``), so that members of any client share a group.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Wanted:
 
 
 def wanted(topics: str | re.Pattern[str] | Iterable[str]) -> Wanted:
-    """What ``subscribe`` was given: a topic, several, a compiled pattern, or a pattern as text that begins with ``^``."""
+    """What ``subscribe`` was given: a topic, several, a compiled pattern, or a pattern as text that
+    begins with ``^``.
+    """
     if isinstance(topics, re.Pattern):
         return Wanted(pattern=topics)
     names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
@@ -72,7 +76,9 @@ def wanted(topics: str | re.Pattern[str] | Iterable[str]) -> Wanted:
 
 
 def assignors_of(value: Any) -> tuple[Assignor, ...]:
-    """The assignors of ``partition.assignment.strategy``: names, Java class names or Assignor objects. Raises ValueError."""
+    """The assignors of ``partition.assignment.strategy``: names, Java class names or Assignor
+    objects. Raises ValueError.
+    """
     listed = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     listed = [listed] if isinstance(listed, Assignor) else list(listed)
     found: dict[str, Assignor] = {}

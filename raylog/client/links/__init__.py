@@ -1,1 +1,3 @@
-"""What every client needs of the network: connections, the cluster's metadata, and requests to leaders and the controller."""
+"""What every client needs of the network: connections, the cluster's metadata, and requests to
+leaders and the controller.
+"""

@@ -1,15 +1,18 @@
-"""The connections of one handle: one per endpoint, opened and proven when first wanted, and the link to the active
-controller.
+"""The connections of one handle: one per endpoint, opened and proven when first wanted, and the
+link to the active controller.
 
 ``Connections`` opens each endpoint once however many ask for it, waits between failed attempts
-(``reconnect.backoff.ms`` and its maximum) and closes what nobody has used for ``connections.max.idle.ms``.
-``ControllerConnection`` sends a request to whichever controller is active: it tries the known endpoints in turn until one
-answers that is not a standby; a standby says where the active one is. When none answers, it asks servers that it has heard of
-where the controller is: a controller whose port was taken while it was away listens elsewhere, and every server has a session with
-it. What one handle has learned, all later handles of the process with the same address know.
+(``reconnect.backoff.ms`` and its maximum) and closes what nobody has used for
+``connections.max.idle.ms``. ``ControllerConnection`` sends a request to whichever controller is
+active: it tries the known endpoints in turn until one answers that is not a standby; a standby says
+where the active one is. When none answers, it asks servers that it has heard of where the
+controller is: a controller whose port was taken while it was away listens elsewhere, and every
+server has a session with it. What one handle has learned, all later handles of the process with the
+same address know.
 
-Lives in one event loop. Knows nothing of topics or leaders; whether a request may be repeated is the caller's
-business (the controller's requests all may: a repeated creation says that the topic exists).
+Lives in one event loop. Knows nothing of topics or leaders; whether a request may be repeated is
+the caller's business (the controller's requests all may: a repeated creation says that the topic
+exists).
 """
 
 from __future__ import annotations
@@ -93,7 +96,9 @@ class Connections:
         return door.connection
 
     async def get(self, endpoint: Endpoint) -> Connection:
-        """An open, proven connection. Raises DisconnectedError, ClientTimeoutError or ProtocolError (a stranger answers)."""
+        """An open, proven connection. Raises DisconnectedError, ClientTimeoutError or ProtocolError
+        (a stranger answers).
+        """
         connection = self.peek(endpoint)
         if connection is not None:
             return connection
@@ -108,12 +113,16 @@ class Connections:
         return await asyncio.shield(door.opening)
 
     def pause_s(self, endpoint: Endpoint) -> float:
-        """For how long nobody dials an endpoint, because it has just failed; 0 where a connection is open, or may be opened."""
+        """For how long nobody dials an endpoint, because it has just failed; 0 where a connection
+        is open, or may be opened.
+        """
         door = self._doors.get(endpoint)
         return max(0.0, door.not_before - asyncio.get_running_loop().time()) if door is not None else 0.0
 
     def warm(self, endpoints: Iterable[Endpoint]) -> None:
-        """Open and prove connections that may be wanted soon, a few at most; failures are of no consequence."""
+        """Open and prove connections that may be wanted soon, a few at most; failures are of no
+        consequence.
+        """
         loop = asyncio.get_running_loop()
         for endpoint in endpoints:
             if len(self._doors) >= _WARM_MAX or self._closed:
@@ -271,7 +280,9 @@ class ControllerConnection:
             self._known.controllers.append(endpoint)
 
     def learn_servers(self, servers: Mapping[int, Endpoint]) -> None:
-        """Remember servers, by node id, that can say where the controller is; some of them, where there are many."""
+        """Remember servers, by node id, that can say where the controller is; some of them, where
+        there are many.
+        """
         self._known.learn_servers(servers)
 
     def trouble(self) -> str:
@@ -289,9 +300,11 @@ class ControllerConnection:
     ) -> Any:
         """The active controller's reply.
 
-        Keeps trying for ``timeout_ms`` (default ``request.timeout.ms``); each attempt waits ``answer_within_ms`` for its answer. Raises
-        ClusterError if no controller could be reached at all, ClientTimeoutError if one was and did not answer; what a reply says of
-        errors is the caller's to read. Logs what it tries when it first connects, and a warning once no controller is reached for a while.
+        Keeps trying for ``timeout_ms`` (default ``request.timeout.ms``); each attempt waits
+        ``answer_within_ms`` for its answer. Raises ClusterError if no controller could be reached
+        at all, ClientTimeoutError if one was and did not answer; what a reply says of errors is the
+        caller's to read. Logs what it tries when it first connects, and a warning once no
+        controller is reached for a while.
         """
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         if not self._is_announced:
@@ -358,9 +371,11 @@ class ControllerConnection:
             followed.clear()
 
     async def _watched_attempt(self, entity: Any, deadline: float, answer_within_ms: float | None) -> Any:
-        """An attempt that is given up when nothing was heard for a while and another controller says that the active one is elsewhere.
+        """An attempt that is given up when nothing was heard for a while and another controller
+        says that the active one is elsewhere.
 
-        A controller that was stopped, or whose machine is gone, keeps its connections open and answers nothing.
+        A controller that was stopped, or whose machine is gone, keeps its connections open and
+        answers nothing.
         """
         if len(self._endpoints) == 1:
             return await self._attempt(entity, deadline, answer_within_ms)
@@ -375,7 +390,9 @@ class ControllerConnection:
             attempt.cancel()
 
     async def _active_elsewhere(self, deadline: float) -> Endpoint | None:
-        """Where the active controller is, if another controller names another one than that which is being asked."""
+        """Where the active controller is, if another controller names another one than that which
+        is being asked.
+        """
         left_s = min(_ASK_SERVER_S, deadline - asyncio.get_running_loop().time())
         others = [each for each in self._endpoints if each != self.endpoint]
         answers = await asyncio.gather(*(self._ask_server(each, left_s) for each in others))
@@ -403,7 +420,9 @@ class ControllerConnection:
         )
 
     def _move_on(self, asked: Endpoint) -> None:
-        """Try the next controller in turn that may be dialled now; unless another request has moved on from that one already."""
+        """Try the next controller in turn that may be dialled now; unless another request has moved
+        on from that one already.
+        """
         if self.endpoint != asked:
             return
         count = len(self._endpoints)
@@ -411,7 +430,9 @@ class ControllerConnection:
         self._active = min(turn, key=lambda place: self._connections.pause_s(self._endpoints[place]))
 
     async def _follow_hint(self, standby: Endpoint, followed: set[Endpoint], deadline: float) -> bool:
-        """Whether the standby that has just refused names another controller; it is tried next, once."""
+        """Whether the standby that has just refused names another controller; it is tried next,
+        once.
+        """
         endpoint = await self._ask_server(standby, min(_ASK_SERVER_S, deadline - asyncio.get_running_loop().time()))
         if endpoint is None or endpoint == standby or endpoint in followed:
             return False

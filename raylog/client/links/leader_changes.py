@@ -1,9 +1,12 @@
-"""One line per lost leader: tells the user, on the logger ``raylog.client``, that partitions go on under another one.
+"""One line per lost leader: tells the user, on the logger ``raylog.client``, that partitions go on
+under another one.
 
-A process may lead many partitions (``replicas.per.actor``); what a handle loses with it together stands in one line. A process
-may hold many handles and each finds the new leaders for itself; the line is written once, by the first. A leader that
-cannot be reached any more is a warning (it shows on the terminal of a program that never set up logging), a leader that lives
-and has given up the lead is information. The time is from the first search to the new leader's answer, what a client waited.
+A process may lead many partitions (``replicas.per.actor``); what a handle loses with it together
+stands in one line. A process may hold many handles and each finds the new leaders for itself; the
+line is written once, by the first. A leader that cannot be reached any more is a warning (it shows
+on the terminal of a program that never set up logging), a leader that lives and has given up the
+lead is information. The time is from the first search to the new leader's answer, what a client
+waited.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ class Change:
 
 
 def report(cluster_id: str, changes: Sequence[Change], *, gone: bool) -> None:
-    """Write the line about partitions that one process led, but for what this process has written already. Any thread."""
+    """Write the line about partitions that one process led, but for what this process has written
+    already. Any thread.
+    """
     with _lock:
         new = [each for each in changes if _reported.get((cluster_id, each.key), -1) < each.now.epoch]
         if len(_reported) + len(new) > _REMEMBERED_MAX:

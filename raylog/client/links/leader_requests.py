@@ -1,9 +1,9 @@
-"""Questions to the leaders of partitions, asked until each has answered: ListOffsets, OffsetForLeaderEpoch,
-DeleteRecords, DescribeProducers.
+"""Questions to the leaders of partitions, asked until each has answered: ListOffsets,
+OffsetForLeaderEpoch, DeleteRecords, DescribeProducers.
 
-The partitions are grouped by leader, one request each. What comes back with an error that another leader, or a little
-time, may heal is asked again, after a search for the leader where the error concerns it, until the deadline; the rest
-is raised.
+The partitions are grouped by leader, one request each. What comes back with an error that another
+leader, or a little time, may heal is asked again, after a search for the leader where the error
+concerns it, until the deadline; the rest is raised.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class LeaderRequests:
         *,
         isolation_level: int = requests.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, tuple[int, int, int]]:
-        """(offset, timestamp, leader epoch) for a timestamp, −1 latest, −2 earliest or −3 the largest timestamp's."""
+        """(offset, timestamp, leader epoch) for a timestamp, −1 latest, −2 earliest or −3 the
+        largest timestamp's.
+        """
         answers = await self._ask(
             dict(timestamps),
             partial(requests.list_offsets, isolation_level=isolation_level),
@@ -51,7 +53,9 @@ class LeaderRequests:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """(epoch, end offset) of the largest epoch up to the one asked about; −1, −1 where the leader has none."""
+        """(epoch, end offset) of the largest epoch up to the one asked about; −1, −1 where the
+        leader has none.
+        """
         answers = await self._ask(
             dict(epochs),
             requests.offset_for_leader_epoch,

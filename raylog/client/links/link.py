@@ -1,4 +1,6 @@
-"""The three things every client without a sender needs, bound to one event loop: connections, the controller, metadata."""
+"""The three things every client without a sender needs, bound to one event loop: connections, the
+controller, metadata.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,18 @@
-"""What a client knows of the cluster: topics, partitions, leaders and their epochs; and how it finds a new leader.
+"""What a client knows of the cluster: topics, partitions, leaders and their epochs; and how it
+finds a new leader.
 
-The controller is asked once per topic and again after ``metadata.max.age.ms``; topics unused for long are forgotten.
-Of two statements about a partition the one with the higher leader epoch holds, whatever the order in which they came.
+The controller is asked once per topic and again after ``metadata.max.age.ms``; topics unused for
+long are forgotten. Of two statements about a partition the one with the higher leader epoch holds,
+whatever the order in which they came.
 
-**A leader fails.** ``search_leader`` asks the controller at once for a leader epoch newer than the failed one
-(AWAIT_LEADER, which waits up to 1 s and never names a dead leader). If the connection broke, the same endpoint is
-tried at the same time: a leader that was only cut off is the same process still, and serves on under its old epoch.
-Whichever succeeds first ends the search; if neither does, fresh metadata is the answer. A server that answers that it does
-not lead any more often names the leader (``learn_hint``); then nobody is asked. There is one search per partition, whoever
-asks. The user reads one line about all partitions that one process led (``raylog.client.links.leader_changes``).
+**A leader fails.** ``search_leader`` asks the controller at once for a leader epoch newer than the
+failed one (AWAIT_LEADER, which waits up to 1 s and never names a dead leader). If the connection
+broke, the same endpoint is tried at the same time: a leader that was only cut off is the same
+process still, and serves on under its old epoch. Whichever succeeds first ends the search; if
+neither does, fresh metadata is the answer. A server that answers that it does not lead any more
+often names the leader (``learn_hint``); then nobody is asked. There is one search per partition,
+whoever asks. The user reads one line about all partitions that one process led
+(``raylog.client.links.leader_changes``).
 
 **A leader of many partitions fails.** The controller elects their leaders in one decision. So it is
 asked about one partition of each topic, of a few topics, and with the first answer about the topics
@@ -69,7 +73,8 @@ class PartitionLeader:
 
 @dataclass(slots=True)
 class PartitionView:
-    """One partition as the controller described it; ``leader`` follows later news. Replicas are node ids.
+    """One partition as the controller described it; ``leader`` follows later news. Replicas are
+    node ids.
 
     ``isr_epoch``: the leader epoch under which the rest was described.
     """
@@ -103,7 +108,9 @@ SearchEnded = Callable[[PartitionLeader | None, RaylogError | None], None]
 
 @dataclass(slots=True)
 class _LostProcess:
-    """A process that failed as the leader of these partitions. ``peer`` is who answered there, if anybody did."""
+    """A process that failed as the leader of these partitions. ``peer`` is who answered there, if
+    anybody did.
+    """
 
     led: dict[TopicPartition, PartitionLeader]
     peer: Peer | None = None
@@ -138,7 +145,9 @@ class Metadata:
         return list(self._topics)
 
     async def topic(self, name: str) -> TopicView:
-        """A topic, fetched if unknown or too old. Raises UnknownTopicOrPartitionError if there is none."""
+        """A topic, fetched if unknown or too old. Raises UnknownTopicOrPartitionError if there is
+        none.
+        """
         loop = asyncio.get_running_loop()
         view = self._topics.get(name)
         if view is not None:
@@ -152,7 +161,9 @@ class Metadata:
         return await asyncio.shield(task)
 
     async def partition(self, key: TopicPartition) -> PartitionView:
-        """A partition; one that is not there yet is looked for afresh. Raises UnknownTopicOrPartitionError."""
+        """A partition; one that is not there yet is looked for afresh. Raises
+        UnknownTopicOrPartitionError.
+        """
         view = await self.topic(key.topic)
         if not 0 <= key.partition < len(view.partitions):
             view = await self._fetch_topic(key.topic)
@@ -165,7 +176,9 @@ class Metadata:
         return views[0]
 
     async def refresh(self, topics: Iterable[str] | None, *, timeout_ms: float | None = None) -> list[TopicView]:
-        """Ask the controller about these topics, or all. Raises what it says of the first that it refuses."""
+        """Ask the controller about these topics, or all. Raises what it says of the first that it
+        refuses.
+        """
         names = None if topics is None else list(topics)
         reply = await self._controller.request(requests.metadata(names), timeout_ms=timeout_ms)
         self._learn_nodes(reply)
@@ -279,7 +292,8 @@ class Metadata:
     def learn_hint(self, key: TopicPartition, answer: Any, nodes: Iterable[Any] = ()) -> None:
         """Take over what the answer of a server that does not lead says of the leader (KIP-951).
 
-        ``nodes`` are the addresses in the same reply. A leader whose address is unknown is left to a search.
+        ``nodes`` are the addresses in the same reply. A leader whose address is unknown is left to
+        a search.
         """
         for node in nodes:
             self.nodes[int(node.node_id)] = Endpoint(node.host, int(node.port))
@@ -291,9 +305,11 @@ class Metadata:
     def search_leader(
         self, key: TopicPartition, failed: PartitionLeader | None, *, peer: Peer | None, on_end: SearchEnded
     ) -> None:
-        """Look for a leader after ``failed``; ``peer`` is who answered on the connection that broke, None if none did.
+        """Look for a leader after ``failed``; ``peer`` is who answered on the connection that
+        broke, None if none did.
 
-        ``on_end`` is called once, with the leader to try next (None: nobody yet) or with the reason why there never will be one.
+        ``on_end`` is called once, with the leader to try next (None: nobody yet) or with the reason
+        why there never will be one.
         """
         waiting = self._searches.get(key)
         if waiting is not None:
@@ -393,7 +409,9 @@ class Metadata:
             self._tell(who)
 
     def _tell(self, who: tuple[int, Endpoint | None]) -> None:
-        """Every partition that this process led has a new leader, or some have waited long enough for the others."""
+        """Every partition that this process led has a new leader, or some have waited long enough
+        for the others.
+        """
         changes = self._changes.pop(who, None)
         if changes:
             gone = who[1] is None or self._connections.peek(who[1]) is None

@@ -1,7 +1,8 @@
 """The Kafka requests that clients send, built from plain values.
 
-One function per API, each bound to the version that the inside links speak. kio's modules are imported when an API is
-first used, and are taken as untyped here: this is the only module of the clients that knows their class names.
+One function per API, each bound to the version that the inside links speak. kio's modules are
+imported when an API is first used, and are taken as untyped here: this is the only module of the
+clients that knows their class names.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ def fetch(
 def list_offsets(
     timestamps: Mapping[TopicPartition, tuple[int, int]], *, isolation_level: int = READ_UNCOMMITTED
 ) -> Request:
-    """ListOffsets v7; a value is (timestamp, current leader epoch). READ_COMMITTED: the latest is the last stable offset."""
+    """ListOffsets v7; a value is (timestamp, current leader epoch). READ_COMMITTED: the latest is
+    the last stable offset.
+    """
     schema = _schema("list_offsets.v7")
     return schema.ListOffsetsRequest(
         replica_id=-1,
@@ -190,7 +193,9 @@ def create_topics(
     timeout_ms: float,
     validate_only: bool,
 ) -> Request:
-    """CreateTopics v7; a topic is (name, partitions, replication factor, assignment by partition, configs)."""
+    """CreateTopics v7; a topic is (name, partitions, replication factor, assignment by partition,
+    configs).
+    """
     schema = _schema("create_topics.v7")
     return schema.CreateTopicsRequest(
         topics=tuple(
@@ -258,7 +263,9 @@ def describe_configs(resource_type: int, name: str, keys: Sequence[str] | None) 
 def incremental_alter_configs(
     resource_type: int, name: str, operations: Iterable[tuple[str, int, str | None]], *, validate_only: bool
 ) -> Request:
-    """IncrementalAlterConfigs v1 for one resource; an operation is (key, 0 set / 1 delete / 2 append / 3 subtract, value)."""
+    """IncrementalAlterConfigs v1 for one resource; an operation is (key, 0 set / 1 delete / 2
+    append / 3 subtract, value).
+    """
     schema = _schema("incremental_alter_configs.v1")
     configs = tuple(
         schema.AlterableConfig(name=key, config_operation=kind, value=value) for key, kind, value in operations

@@ -1,14 +1,17 @@
 """Leaving a leader that has fallen silent as soon as another one leads.
 
-A leader whose process ends breaks its connections, and a client knows at once. One that is stopped, or whose machine is cut off,
-says nothing at all; the request times out only after ``request.timeout.ms``, long after the cluster has put somebody else in its
-place. So a request that has been unanswered for ``PATIENCE_MS`` (longer, where its answer may be held back on purpose) makes the
-client ask the controller for a leader of a newer epoch (AWAIT_LEADER, which waits), again and again until there is one or the answer
-comes. If there is one, the connection to the silent leader is given up: what was in flight fails and is sent to the new leader, and
-sequence numbers see to it that nothing is stored twice.
+A leader whose process ends breaks its connections, and a client knows at once. One that is stopped,
+or whose machine is cut off, says nothing at all; the request times out only after
+``request.timeout.ms``, long after the cluster has put somebody else in its place. So a request that
+has been unanswered for ``PATIENCE_MS`` (longer, where its answer may be held back on purpose) makes
+the client ask the controller for a leader of a newer epoch (AWAIT_LEADER, which waits), again and
+again until there is one or the answer comes. If there is one, the connection to the silent leader
+is given up: what was in flight fails and is sent to the new leader, and sequence numbers see to it
+that nothing is stored twice.
 
-A leader that is only slow (its followers are) is left alone: nobody else leads. One question is open per connection, about one
-of the partitions that wait; a leader that lost one of them has lost its session, and most likely all.
+A leader that is only slow (its followers are) is left alone: nobody else leads. One question is
+open per connection, about one of the partitions that wait; a leader that lost one of them has lost
+its session, and most likely all.
 
 Lives in one event loop. Knows neither what was asked nor what becomes of it.
 """
@@ -29,7 +32,9 @@ PATIENCE_MS = 1_000.0
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request without an answer. ``silent_at``: when its leader counts as silent, in the loop's time."""
+    """A request without an answer. ``silent_at``: when its leader counts as silent, in the loop's
+    time.
+    """
 
     connection: Connection
     leaders: Sequence[tuple[TopicPartition, PartitionLeader]]
@@ -54,7 +59,9 @@ class SilentLeaders:
         *,
         held_back_ms: float = 0,
     ) -> int:
-        """A request went to the leader of these partitions; ``held_back_ms``: how long it may wait there. Returns its number."""
+        """A request went to the leader of these partitions; ``held_back_ms``: how long it may wait
+        there. Returns its number.
+        """
         self._number += 1
         silent_at = self._loop.time() + (PATIENCE_MS + held_back_ms) / 1000
         self._asked[self._number] = _Asked(connection, leaders, silent_at)
@@ -74,7 +81,9 @@ class SilentLeaders:
             question.cancel()
 
     def _look(self) -> None:
-        """Ask about leaders that have been silent for too long; look again while anything is unanswered."""
+        """Ask about leaders that have been silent for too long; look again while anything is
+        unanswered.
+        """
         self._timer = None
         now = self._loop.time()
         for asked in self._asked.values():
@@ -90,7 +99,9 @@ class SilentLeaders:
             del self._questions[connection]
 
     async def _ask_until_it_ends(self, connection: Connection) -> None:
-        """Ask for another leader until the connection has no silent request any more, or is given up."""
+        """Ask for another leader until the connection has no silent request any more, or is given
+        up.
+        """
         while (waiting := self._silent_on(connection)) is not None:
             key, leader = waiting
             try:

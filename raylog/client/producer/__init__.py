@@ -1,1 +1,3 @@
-"""The producer: ``producer`` takes records, ``accumulator`` and ``partition_queue`` gather them, ``sender`` brings them to leaders."""
+"""The producer: ``producer`` takes records, ``accumulator`` and ``partition_queue`` gather them,
+``sender`` brings them to leaders.
+"""

@@ -1,12 +1,13 @@
-"""Where a producer's records gather: per partition a queue of batches, the newest of which is open for more.
+"""Where a producer's records gather: per partition a queue of batches, the newest of which is open
+for more.
 
-Callers' threads add, the sender takes; one lock, held for moments, lies between them. Encoding never happens under
-it. An open batch is full at ``batch_size`` bytes (before compression); the thread that fills it encodes it, so that
-several callers encode at once and the sender's loop stays free; a batch that leaves before it is full is encoded by
-the sender.
+Callers' threads add, the sender takes; one lock, held for moments, lies between them. Encoding
+never happens under it. An open batch is full at ``batch_size`` bytes (before compression); the
+thread that fills it encodes it, so that several callers encode at once and the sender's loop stays
+free; a batch that leaves before it is full is encoded by the sender.
 
-Owns: queues, the open batches, the count of unfinished batches. Does not own: memory (``memory.py``), the order of
-sends (``partition_queue.py``).
+Owns: queues, the open batches, the count of unfinished batches. Does not own: memory
+(``memory.py``), the order of sends (``partition_queue.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from raylog.records.compression import Compression
 from raylog.types import TopicPartition
 
 Added = tuple[ProducerBatch, int, ProducerBatch | None, bool]
-"""The batch, the record's index in it, a batch that is full now and that the caller shall encode, whether the sender has to be woken."""
+"""The batch, the record's index in it, a batch that is full now and that the caller shall encode,
+whether the sender has to be woken.
+"""
 
 
 Watch = Callable[[ProducerBatch, int], Callable[[], None]]
@@ -46,7 +49,9 @@ class Accumulator:
         self._waits_for_linger = config.linger_ms > 0
 
     def add(self, topic: str, partition: int, record: RawRecord, size_bytes: int, watch: Watch | None = None) -> Added:
-        """Add one record to the open batch of its partition; ``watch`` is asked under the lock. Raises ClosedError after ``close``."""
+        """Add one record to the open batch of its partition; ``watch`` is asked under the lock.
+        Raises ClosedError after ``close``.
+        """
         with self.lock:
             queue = self._queue(TopicPartition(topic, partition))
             batch = queue.open_batch()
@@ -93,7 +98,9 @@ class Accumulator:
         )
 
     def finish_encoding(self, batch: ProducerBatch) -> None:
-        """Encode a batch that ``add`` gave back as full. Call it without the lock; the sender has to be woken afterwards."""
+        """Encode a batch that ``add`` gave back as full. Call it without the lock; the sender has
+        to be woken afterwards.
+        """
         try:
             batch.encode()
         finally:
@@ -102,7 +109,9 @@ class Accumulator:
                 self._touched[TopicPartition(batch.topic, batch.partition)] = None
 
     def take_touched(self) -> list[PartitionQueue]:
-        """The queues that got a batch, or whose first batch may be encoded now, since this was asked last."""
+        """The queues that got a batch, or whose first batch may be encoded now, since this was
+        asked last.
+        """
         with self.lock:
             touched, self._touched = self._touched, {}
             return self.active_of(touched)
@@ -112,7 +121,9 @@ class Accumulator:
         return [queue for key in keys if (queue := self.active.get(key)) is not None]
 
     def queued(self, topic: str) -> Mapping[int, int]:
-        """How many batches wait per partition of a topic, where any do: the load that the sticky partitioner looks at."""
+        """How many batches wait per partition of a topic, where any do: the load that the sticky
+        partitioner looks at.
+        """
         with self.lock:
             return {
                 key.partition: len(queue.pending)

@@ -1,12 +1,13 @@
 """What ``send_arrow`` takes, turned into encoded batches per partition by the C kernel.
 
-A table is combined into one chunk (a large one is taken chunk by chunk), every row is judged before anything is sent, and then the
-batches are encoded one by one as they are asked for: in turn one for each partition that still has rows, so that all leaders get to
-work. A batch has at most ``bytes_max`` bytes before compression; the order of the rows is kept within each partition.
+A table is combined into one chunk (a large one is taken chunk by chunk), every row is judged before
+anything is sent, and then the batches are encoded one by one as they are asked for: in turn one for
+each partition that still has rows, so that all leaders get to work. A batch has at most
+``bytes_max`` bytes before compression; the order of the rows is kept within each partition.
 
-Partitions are those that the caller names for all rows or by a column, else those of the keys. Rows without keys stay together, a
-batch's worth on each partition that the sticky partitioner chooses. Who has a partitioner of his own, or no kernel, goes
-by ``batch_input``.
+Partitions are those that the caller names for all rows or by a column, else those of the keys. Rows
+without keys stay together, a batch's worth on each partition that the sticky partitioner chooses.
+Who has a partitioner of his own, or no kernel, goes by ``batch_input``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class ColumnNames:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Rows that go to one partition, in this order: order[first] up to order[end], or the rows first to end themselves."""
+    """Rows that go to one partition, in this order: order[first] up to order[end], or the rows
+    first to end themselves.
+    """
 
     partition: int | None  # None: each batch to one that the sticky partitioner chooses
     order: Order | None
@@ -65,7 +68,9 @@ def arrow_parts(
     compression: int,
     will_be_stamped: bool,
 ) -> Iterator[EncodedPart]:
-    """The batches of a pyarrow Table or RecordBatch. Raises at the first one asked for what is wrong with any row."""
+    """The batches of a pyarrow Table or RecordBatch. Raises at the first one asked for what is
+    wrong with any row.
+    """
     slices: list[_Slice] = []
     for chunk in _chunks(table):
         first_row = slices[-1].first_row + slices[-1].rows.count if slices else 0

@@ -1,11 +1,12 @@
 """What ``send_batch`` and ``send_arrow`` take, turned into encoded batches per partition.
 
-Plain values without keys, headers and timestamps of their own take the fast way (``encode_values``). Everything else
-becomes a list of raw records per partition. Either way a batch has at most ``bytes_max`` bytes before compression,
-the order of the input is kept within each partition, and a record that cannot fit into any batch is refused before
-anything is sent.
+Plain values without keys, headers and timestamps of their own take the fast way
+(``encode_values``). Everything else becomes a list of raw records per partition. Either way a batch
+has at most ``bytes_max`` bytes before compression, the order of the input is kept within each
+partition, and a record that cannot fit into any batch is refused before anything is sent.
 
-Runs on the caller's thread and yields one encoded batch at a time, so that memory can be waited for between them.
+Runs on the caller's thread and yields one encoded batch at a time, so that memory can be waited for
+between them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ NO_HEADERS: Sequence[Header] = ()
 
 @dataclass(frozen=True, slots=True)
 class EncodedPart:
-    """One batch to be. ``order`` holds the input index of each record where they are not simply the next ones."""
+    """One batch to be. ``order`` holds the input index of each record where they are not simply the
+    next ones.
+    """
 
     partition: int
     data: bytes | bytearray
@@ -62,7 +65,9 @@ def columns_from(
     key_serializer: ToBytes | None,
     value_serializer: ToBytes | None,
 ) -> BatchInput:
-    """The columns of a sequence of values, or of objects with ``value`` (and ``key``, ``timestamp`` or ``timestamp_ms``, ``headers``)."""
+    """The columns of a sequence of values, or of objects with ``value`` (and ``key``, ``timestamp``
+    or ``timestamp_ms``, ``headers``).
+    """
     first = values[0]
     if not isinstance(first, (bytes, bytearray, memoryview)) and hasattr(first, "value"):
         if keys is not None or timestamps_ms is not None:
@@ -117,7 +122,8 @@ def encoded_parts(
     compression: int,
     will_be_stamped: bool,
 ) -> Iterator[EncodedPart]:
-    """The batches that carry these columns, at most ``bytes_max`` bytes each (one larger record alone: up to ``request_bytes_max``).
+    """The batches that carry these columns, at most ``bytes_max`` bytes each (one larger record
+    alone: up to ``request_bytes_max``).
 
     ``will_be_stamped``: each gets a producer's stamp, and with it its CRC, when it is sent.
     """
@@ -149,7 +155,9 @@ def _lengths_of(values: Sequence[bytes | None]) -> set[int] | None:
 
 
 def refuse_large(columns: BatchInput, lengths: set[int] | None, request_bytes_max: int) -> None:
-    """Raise MessageTooLargeError if some record is larger than any batch may be. ``lengths`` of the values, as ``_lengths_of`` them."""
+    """Raise MessageTooLargeError if some record is larger than any batch may be. ``lengths`` of the
+    values, as ``_lengths_of`` them.
+    """
     has_values_only = columns.keys is None and columns.headers is None and lengths is not None
     if has_values_only and max(lengths) + HEADER_SIZE + RECORD_OVERHEAD_MAX <= request_bytes_max:  # type: ignore[arg-type]
         return

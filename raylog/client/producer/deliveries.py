@@ -1,10 +1,12 @@
-"""What a producer hands back for records it has taken: light promises that cost nothing until somebody asks.
+"""What a producer hands back for records it has taken: light promises that cost nothing until
+somebody asks.
 
-``send`` gives a ``Delivery``, ``send_batch`` a ``BatchDelivery``. Both only point at the batches that carry the
-records; no future, lock or event exists until ``result()`` or ``await`` is called on one that is not finished. All
-records of a batch share its fate. A delivery may be waited for from any thread and from any event loop; after
-completion it pickles as its plain result. Where a leader refused a batch for some of its records, each ``Delivery`` raises what was
-said of its own record, and a ``BatchDelivery`` an error whose ``record_errors`` name the values.
+``send`` gives a ``Delivery``, ``send_batch`` a ``BatchDelivery``. Both only point at the batches
+that carry the records; no future, lock or event exists until ``result()`` or ``await`` is called on
+one that is not finished. All records of a batch share its fate. A delivery may be waited for from
+any thread and from any event loop; after completion it pickles as its plain result. Where a leader
+refused a batch for some of its records, each ``Delivery`` raises what was said of its own record,
+and a ``BatchDelivery`` an error whose ``record_errors`` name the values.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ UNKNOWN_OFFSET = -1
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record landed. ``offset`` is −1 with acks=0 and for a duplicate whose place the leader has forgotten."""
+    """Where a record landed. ``offset`` is −1 with acks=0 and for a duplicate whose place the
+    leader has forgotten.
+    """
 
     topic: str
     partition: int
@@ -40,7 +44,9 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducedRange:
-    """Consecutive records of one batch: offsets ``base_offset`` up to ``base_offset + count``. ``timestamp`` −1: as given."""
+    """Consecutive records of one batch: offsets ``base_offset`` up to ``base_offset + count``.
+    ``timestamp`` −1: as given.
+    """
 
     partition: int
     base_offset: int
@@ -50,7 +56,9 @@ class ProducedRange:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """Where the values of one ``send_batch`` landed, in ranges; ``offsets()`` says it record by record."""
+    """Where the values of one ``send_batch`` landed, in ranges; ``offsets()`` says it record by
+    record.
+    """
 
     topic: str
     ranges: tuple[ProducedRange, ...]
@@ -78,7 +86,9 @@ def _places(part: ProducedRange) -> Iterator[tuple[int, int]]:
 
 
 OnBatchDelivery = Callable[[BatchResult | None, RaylogError | None], None]
-"""Called on the sender's thread when a whole ``send_batch`` is settled; one of the two is None. It must not block."""
+"""Called on the sender's thread when a whole ``send_batch`` is settled; one of the two is None. It
+must not block.
+"""
 
 
 class Delivery:
@@ -98,7 +108,9 @@ class Delivery:
         return self._batch.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """The record's place; raises what went wrong, or ClientTimeoutError after ``timeout`` seconds (the record stays on its way)."""
+        """The record's place; raises what went wrong, or ClientTimeoutError after ``timeout``
+        seconds (the record stays on its way).
+        """
         if not self._batch.done:
             wait_for([self._batch], timeout)
         return self._outcome()
@@ -157,7 +169,9 @@ class _FinishedDelivery:
 
 
 class BatchDelivery:
-    """The outcome of one ``send_batch``: of all its records together. The first error of any part is raised."""
+    """The outcome of one ``send_batch``: of all its records together. The first error of any part
+    is raised.
+    """
 
     __slots__ = ("_batches", "_order", "_topic")
 
@@ -170,7 +184,9 @@ class BatchDelivery:
         return all(batch.done for batch in self._batches)
 
     def result(self, timeout: float | None = None) -> BatchResult:
-        """Where the values landed; raises the first error, or ClientTimeoutError after ``timeout`` seconds."""
+        """Where the values landed; raises the first error, or ClientTimeoutError after ``timeout``
+        seconds.
+        """
         if not self.done():
             wait_for(self._batches, timeout)
         return self._outcome()
@@ -224,7 +240,9 @@ class BatchDelivery:
 
 
 def _of_values(error: RaylogError, indexes: Sequence[int], start: int) -> RaylogError:
-    """The error with ``record_errors`` that count values: those of the refused batch are ``indexes`` from ``start`` on."""
+    """The error with ``record_errors`` that count values: those of the refused batch are
+    ``indexes`` from ``start`` on.
+    """
     if not isinstance(error, KafkaError) or not error.record_errors:
         return error
     found = type(error)(*error.args)

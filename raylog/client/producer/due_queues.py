@@ -1,17 +1,20 @@
-"""Which partitions a round of the sender has to look at: what a round costs is what is due, not what exists.
+"""Which partitions a round of the sender has to look at: what a round costs is what is due, not
+what exists.
 
-A producer may have batches for thousands of partitions, nearly all of which wait for something: the end of a linger or
-a backoff, a free place among a leader's requests in flight, a connection, a leader. Whoever looks at a partition
-and cannot send says what it waits for:
+A producer may have batches for thousands of partitions, nearly all of which wait for something: the
+end of a linger or a backoff, a free place among a leader's requests in flight, a connection, a
+leader. Whoever looks at a partition and cannot send says what it waits for:
 
     at(key, at_ms)    a time
     on(key, cause)    something that ``happened(cause)`` will tell
     nothing           whoever ends the wait calls ``mark`` (an answer came, a leader was found, a batch was added)
 
-The first of them makes the partition due, once; whatever else it waited for then may make it due once more, for
-nothing. So one may look too often, and must never look too late. Pure, and not for several threads.
+The first of them makes the partition due, once; whatever else it waited for then may make it due
+once more, for nothing. So one may look too often, and must never look too late. Pure, and not for
+several threads.
 
-Invariant of ``Times``: of a partition's entries in the heap one at most counts, that of ``_at``, the earliest.
+Invariant of ``Times``: of a partition's entries in the heap one at most counts, that of ``_at``,
+the earliest.
 """
 
 from __future__ import annotations

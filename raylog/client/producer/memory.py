@@ -1,8 +1,9 @@
 """``buffer.memory``: how many bytes of records a producer holds, and who waits for room.
 
-Bytes count from the moment a record is taken until its batch is finished. Waiters are served in the order in which
-they came, so a large request is not starved by small ones. A request larger than the whole limit is let in when
-nothing else is held. Knows no loop: a waiter brings the call that wakes it, and may be woken on any thread.
+Bytes count from the moment a record is taken until its batch is finished. Waiters are served in the
+order in which they came, so a large request is not starved by small ones. A request larger than the
+whole limit is let in when nothing else is held. Knows no loop: a waiter brings the call that wakes
+it, and may be woken on any thread.
 
 Invariants: 0 <= used; nobody waits who would fit and is first.
 """
@@ -17,7 +18,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class MemoryWaiter:
-    """Somebody who wants so many bytes. ``granted`` is set under the memory's lock, before ``wake`` is called."""
+    """Somebody who wants so many bytes. ``granted`` is set under the memory's lock, before ``wake``
+    is called.
+    """
 
     size_bytes: int
     wake: Callable[[], None]

@@ -1,43 +1,50 @@
-"""One partition's batches in a producer: what waits, what is in flight, in which order and under which sequence numbers.
+"""One partition's batches in a producer: what waits, what is in flight, in which order and under
+which sequence numbers.
 
-A pure machine: no clock, no loop, no lock of its own (the accumulator's lock guards it). Batches are numbered
-(``serial``) as they come and keep that order for ever.
+A pure machine: no clock, no loop, no lock of its own (the accumulator's lock guards it). Batches
+are numbered (``serial``) as they come and keep that order for ever.
 
     pending ──take──► in flight ──acknowledged──► gone
        ▲                  │
        └────failed: RETRY─┤
                           └─failed: FAIL, SPLIT (children go to pending)
 
-**Order under retries.** Up to ``max_in_flight`` batches are in flight. When one comes back for another try, nothing
-more is taken until all others in flight have come back too; then the row goes out again, in order, as wide as before.
-So a retry overtakes nothing. Without idempotence those in flight behind it may have been taken meanwhile (as in Kafka, P9);
-with it the leader refuses them. What a leader acknowledged ahead of a batch that is still unsettled counts as in flight:
-leaders know a second copy only among the last five batches.
+**Order under retries.** Up to ``max_in_flight`` batches are in flight. When one comes back for
+another try, nothing more is taken until all others in flight have come back too; then the row goes
+out again, in order, as wide as before. So a retry overtakes nothing. Without idempotence those in
+flight behind it may have been taken meanwhile (as in Kafka, P9); with it the leader refuses them.
+What a leader acknowledged ahead of a batch that is still unsettled counts as in flight: leaders
+know a second copy only among the last five batches.
 
-**Sequences** (KIP-98, KIP-360; P7, P8). With a producer id, ``take`` gives a batch the partition's next sequence,
-once: retries keep it, and no other batch ever gets it.
-- A leader that knows nothing of a producer takes any sequence as its first. So the first batch under a producer id and epoch goes alone,
-  until it is acknowledged: were it refused (no leader yet, too few replicas), one behind it could take its place. So does the first
-  after an hour of silence, for leaders forget producers that are silent for a day.
-- A few error codes prove that the leader did not append what it refused (``NOT_APPENDED``). After any other error the
-  batch may be in the log, or may still arrive there from a connection that is given up: its outcome is unknown, and stays
-  so until it is acknowledged. NOT_LEADER_OR_FOLLOWER is such an error: a deposed leader says it of batches that it has
-  appended and that the next leader may have too.
-- A batch that is given up leaves a gap, and its numbers may be taken: the partition starts over under the next producer
-  epoch from sequence 0, which also fences everything that is still under way. Batches behind it whose own outcome is
-  unknown are given up with it, for under a new epoch the leader could not tell their second copy from the first. So what
-  the queue sends twice is never stored twice.
-- OUT_OF_ORDER_SEQUENCE for a batch that was sent behind an unacknowledged one is an echo of that one's failure: it is
-  tried again. For one that was sent first it means that the leader has lost what came before (acks=1 and a failover):
-  again the next epoch. UNKNOWN_PRODUCER_ID likewise. The leader has judged the numbers then, so the batch and those
-  behind it are not in its log and may go on. A half of a batch that was in doubt when it was split may not: its records
-  may be there under the numbers of the whole.
+**Sequences** (KIP-98, KIP-360; P7, P8). With a producer id, ``take`` gives a batch the partition's
+next sequence, once: retries keep it, and no other batch ever gets it.
+- A leader that knows nothing of a producer takes any sequence as its first. So the first batch
+  under a producer id and epoch goes alone, until it is acknowledged: were it refused (no leader
+  yet, too few replicas), one behind it could take its place. So does the first after an hour of
+  silence, for leaders forget producers that are silent for a day.
+- A few error codes prove that the leader did not append what it refused (``NOT_APPENDED``). After
+  any other error the batch may be in the log, or may still arrive there from a connection that is
+  given up: its outcome is unknown, and stays so until it is acknowledged. NOT_LEADER_OR_FOLLOWER is
+  such an error: a deposed leader says it of batches that it has appended and that the next leader
+  may have too.
+- A batch that is given up leaves a gap, and its numbers may be taken: the partition starts over
+  under the next producer epoch from sequence 0, which also fences everything that is still under
+  way. Batches behind it whose own outcome is unknown are given up with it, for under a new epoch
+  the leader could not tell their second copy from the first. So what the queue sends twice is never
+  stored twice.
+- OUT_OF_ORDER_SEQUENCE for a batch that was sent behind an unacknowledged one is an echo of that
+  one's failure: it is tried again. For one that was sent first it means that the leader has lost
+  what came before (acks=1 and a failover): again the next epoch. UNKNOWN_PRODUCER_ID likewise. The
+  leader has judged the numbers then, so the batch and those behind it are not in its log and may go
+  on. A half of a batch that was in doubt when it was split may not: its records may be there under
+  the numbers of the whole.
 
-Each partition counts its own epochs: a leader compares them per partition, and nobody else writes under this producer
-id.
+Each partition counts its own epochs: a leader compares them per partition, and nobody else writes
+under this producer id.
 
-Invariants (``check``): serials ascend through in flight, then pending; 0 <= in flight <= max_in_flight; sequences of
-the batches that have one ascend without overlap up to ``next_sequence``, unless an epoch change is due.
+Invariants (``check``): serials ascend through in flight, then pending; 0 <= in flight <=
+max_in_flight; sequences of the batches that have one ascend without overlap up to
+``next_sequence``, unless an epoch change is due.
 """
 
 from __future__ import annotations
@@ -97,7 +104,9 @@ NOT_APPENDED = (
         ErrorCode.transactional_id_authorization_failed,
     }
 )
-"""What a leader says only of a batch that it has not appended. It says nothing about earlier attempts."""
+"""What a leader says only of a batch that it has not appended. It says nothing about earlier
+attempts.
+"""
 
 
 class PartitionQueue:
@@ -166,7 +175,9 @@ class PartitionQueue:
         return head
 
     def take(self, identity: ProducerIdentity | None) -> ProducerBatch:
-        """Move the first pending batch into flight and give it its sequence. ``identity`` None: not idempotent."""
+        """Move the first pending batch into flight and give it its sequence. ``identity`` None: not
+        idempotent.
+        """
         assert len(self.in_flight) < self.max_in_flight, f"{len(self.in_flight)} in flight of {self.max_in_flight}"
         batch = self.pending.popleft()
         batch.open = False
@@ -257,7 +268,9 @@ class PartitionQueue:
 
     @property
     def deadline_ms(self) -> float:
-        """When ``expired`` will have something to tell next; infinity if there is nothing to expire."""
+        """When ``expired`` will have something to tell next; infinity if there is nothing to
+        expire.
+        """
         heads = (*self.in_flight, *islice(self.pending, 1))
         return min((batch.deadline_ms for batch in heads if not batch.done), default=float("inf"))
 
@@ -290,7 +303,9 @@ class PartitionQueue:
                 self._start_over()
 
     def _start_over(self) -> None:
-        """Begin again at sequence 0 under the next epoch, without the batches whose fate under the old one nobody knows."""
+        """Begin again at sequence 0 under the next epoch, without the batches whose fate under the
+        old one nobody knows.
+        """
         assert not self.in_flight, "an epoch change with batches in flight"
         self._epoch_change_due = False
         self._is_known = False

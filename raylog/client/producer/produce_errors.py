@@ -12,7 +12,9 @@ from raylog.errors import RaylogError, RecordError, error_for
 
 
 def produce_error(answer: Any, queue: PartitionQueue, batch: ProducerBatch) -> RaylogError:
-    """The error of a batch that ``answer``, a partition of a Produce response, refuses: why, and what would help."""
+    """The error of a batch that ``answer``, a partition of a Produce response, refuses: why, and
+    what would help.
+    """
     code: ErrorCode = answer.error_code
     remedy = _REMEDIES.get(code)
     reason = answer.error_message or code.name.upper()

@@ -1,13 +1,15 @@
-"""The producer: ``ProducerCore`` takes records on any thread; ``AsyncProducer`` is the coroutine face of it (the sync
-one is in ``sync.py``).
+"""The producer: ``ProducerCore`` takes records on any thread; ``AsyncProducer`` is the coroutine
+face of it (the sync one is in ``sync.py``).
 
-The core lives in one event loop (connections, metadata, sender) and is entered from any thread through calls that
-never block: they either do the work, or say what has to be waited for first (a topic's metadata, room in
-``buffer.memory``). The faces do the waiting, each in its own way, up to ``max.block.ms``. Serializing, partitioning
-and encoding happen on the caller's thread; the loop's thread gets bytes.
+The core lives in one event loop (connections, metadata, sender) and is entered from any thread
+through calls that never block: they either do the work, or say what has to be waited for first (a
+topic's metadata, room in ``buffer.memory``). The faces do the waiting, each in its own way, up to
+``max.block.ms``. Serializing, partitioning and encoding happen on the caller's thread; the loop's
+thread gets bytes.
 
-Order: what one thread hands over for one partition is stored in that order. Durability: a delivery with a result is
-on every in-sync replica (acks=all), on the leader (acks=1), or on its way (acks=0).
+Order: what one thread hands over for one partition is stored in that order. Durability: a delivery
+with a result is on every in-sync replica (acks=all), on the leader (acks=1), or on its way
+(acks=0).
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ from raylog.types import TopicPartition
 logger = logging.getLogger("raylog.client")
 
 OnDelivery = Callable[[RecordMetadata | None, RaylogError | None], None]
-"""Called on the sender's thread when a record is settled, in send order; one of the two is None. It must not block."""
+"""Called on the sender's thread when a record is settled, in send order; one of the two is None. It
+must not block.
+"""
 
 NO_HEADERS: Sequence[Header] = ()
 
@@ -106,7 +110,9 @@ class ProducerCore:
         size: int,
         on_delivery: OnDelivery | None,
     ) -> Delivery:
-        """Put a record for which memory was taken into its batch. Gives the memory back if it raises."""
+        """Put a record for which memory was taken into its batch. Gives the memory back if it
+        raises.
+        """
         try:
             view.used = True
             partition = record.partition
@@ -162,7 +168,9 @@ class ProducerCore:
         )
 
     def size_of(self, key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-        """What the record takes of ``buffer.memory``. Raises MessageTooLargeError for one that no request may carry."""
+        """What the record takes of ``buffer.memory``. Raises MessageTooLargeError for one that no
+        request may carry.
+        """
         size = record_size(key, value, headers)
         refuse_large_record(size, self.config.max_request_size)
         if size > self.config.buffer_memory:
@@ -351,7 +359,9 @@ class ProducerCore:
         return await self.sender.flush(timeout_s)
 
     async def close(self, timeout_s: float | None) -> None:
-        """Send what is there, up to ``timeout_s``; fail the rest with ClosedError; close the connections."""
+        """Send what is there, up to ``timeout_s``; fail the rest with ClosedError; close the
+        connections.
+        """
         self.accumulator.close()
         try:
             if timeout_s is None or timeout_s > 0:
@@ -412,7 +422,9 @@ class AsyncProducer:
         headers: Sequence[Header] = NO_HEADERS,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Take one record; the delivery is awaitable. Raises BufferFullError after ``max.block.ms`` without room."""
+        """Take one record; the delivery is awaitable. Raises BufferFullError after ``max.block.ms``
+        without room.
+        """
         core = self._opened()
         record, key_bytes, value_bytes = core.prepared(
             ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
@@ -514,11 +526,15 @@ class AsyncProducer:
         return len((await self._opened().fetch_topic(topic)).partitions)
 
     async def flush(self, timeout: float | None = None) -> int:
-        """Wait until everything taken so far is settled; the number of records that are not after ``timeout`` seconds."""
+        """Wait until everything taken so far is settled; the number of records that are not after
+        ``timeout`` seconds.
+        """
         return 0 if self._core is None else await self._core.flush(timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush for up to ``timeout`` seconds (None: as long as deliveries may take; 0: drop what waits) and end."""
+        """Flush for up to ``timeout`` seconds (None: as long as deliveries may take; 0: drop what
+        waits) and end.
+        """
         self._closed = True
         core, self._core = self._core, None
         if core is not None:

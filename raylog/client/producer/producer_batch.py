@@ -1,12 +1,14 @@
-"""One batch on its way to one partition: its records, the bytes they became, its producer stamp and its outcome.
+"""One batch on its way to one partition: its records, the bytes they became, its producer stamp and
+its outcome.
 
-A batch is *open* while ``send`` may add records (a list, encoded when it leaves), *closed* once it has bytes or has
-been taken for sending, *done* when it was acknowledged or given up. ``send_batch`` makes batches that are closed from
-the start. A batch that the leader finds too large is split: its two children carry the records on, and its outcome is
-theirs.
+A batch is *open* while ``send`` may add records (a list, encoded when it leaves), *closed* once it
+has bytes or has been taken for sending, *done* when it was acknowledged or given up. ``send_batch``
+makes batches that are closed from the start. A batch that the leader finds too large is split: its
+two children carry the records on, and its outcome is theirs.
 
-Invariants: a done batch never changes; ``record_count`` and ``serial`` are fixed once closed; children hold the
-parent's records in order. Completion happens on one thread (the sender's), waiting on any.
+Invariants: a done batch never changes; ``record_count`` and ``serial`` are fixed once closed;
+children hold the parent's records in order. Completion happens on one thread (the sender's),
+waiting on any.
 """
 
 from __future__ import annotations
@@ -134,7 +136,9 @@ class ProducerBatch:
         return index
 
     def encode(self) -> None:
-        """Make the bytes of the collected records, unless there are some, or the batch is done: another thread may finish it meanwhile."""
+        """Make the bytes of the collected records, unless there are some, or the batch is done:
+        another thread may finish it meanwhile.
+        """
         records = self.records
         if self.data is None and records is not None:
             assert records, "a batch of no records"
@@ -146,7 +150,8 @@ class ProducerBatch:
     def stamped_bytes(self) -> bytes | bytearray:
         """The bytes with the present producer stamp in the header and the CRC over it.
 
-        The first stamp goes in where they are; later ones into a copy, since a connection may still hold what was sent.
+        The first stamp goes in where they are; later ones into a copy, since a connection may still
+        hold what was sent.
         """
         assert self.data is not None
         if self.stamp != self._stamped:
@@ -210,8 +215,9 @@ class ProducerBatch:
     def error_of(self, index: int) -> RaylogError | None:
         """What became of one record of a finished batch; None if it was appended.
 
-        As in Kafka's Java producer nothing of a refused batch is appended. A record that the leader named gets its own error, with
-        the batch's code if no other one was named, else INVALID_RECORD; the others get a plain KafkaError.
+        As in Kafka's Java producer nothing of a refused batch is appended. A record that the leader
+        named gets its own error, with the batch's code if no other one was named, else
+        INVALID_RECORD; the others get a plain KafkaError.
         """
         error = self.error
         if not isinstance(error, KafkaError) or not error.record_errors:

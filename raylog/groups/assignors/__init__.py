@@ -1,4 +1,5 @@
-"""The four assignors of Kafka's clients, by the names under which members of every client know them.
+"""The four assignors of Kafka's clients, by the names under which members of every client know
+them.
 
 ::
 

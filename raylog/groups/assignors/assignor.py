@@ -1,8 +1,8 @@
 """What an assignor is: a function from the members of a group and the sizes of topics to a plan.
 
-The leading member of a group runs it, whichever protocol the coordinator chose; the others only get their part. Members and
-topics come in any order; the plan does not depend on it. A partition that nobody subscribes to is in nobody's part; a member that
-gets nothing has an empty one.
+The leading member of a group runs it, whichever protocol the coordinator chose; the others only get
+their part. Members and topics come in any order; the plan does not depend on it. A partition that
+nobody subscribes to is in nobody's part; a member that gets nothing has an empty one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class SubscribedMember:
 
     @property
     def place(self) -> tuple[bool, str]:
-        """Where range and roundrobin put it: static members first, by instance id, so that a restart changes nothing."""
+        """Where range and roundrobin put it: static members first, by instance id, so that a
+        restart changes nothing.
+        """
         return (False, self.group_instance_id) if self.group_instance_id is not None else (True, self.member_id)
 
 
@@ -35,8 +37,9 @@ Assign = Callable[[Sequence[SubscribedMember], Mapping[str, int]], Plan]
 class Assignor:
     """``assign(members, partition_counts)``; ``partition_counts`` names the topics that exist.
 
-    ``user_data(owned, generation)`` is what a member adds to its subscription so that the next plan can build on this one.
-    ``is_cooperative``: members keep what they own while they join, and give up only what a plan takes away (KIP-429).
+    ``user_data(owned, generation)`` is what a member adds to its subscription so that the next plan
+    can build on this one. ``is_cooperative``: members keep what they own while they join, and give
+    up only what a plan takes away (KIP-429).
     """
 
     name: str

@@ -1,9 +1,11 @@
 """Balancing where members subscribe to different topics: KIP-54's general case.
 
-Who owned a partition keeps it. What nobody owns goes, the topics with fewest readers first, to the reader that has least. Then
-partitions move, one at a time, from whoever has at least two more than some other reader of theirs to the reader that has least,
-until no such partition is left; a partition goes back to its former owner where that helps, and of two partitions of a topic that would
-pass each other on the way only the difference moves. If all that did not make the parts more even, it is undone.
+Who owned a partition keeps it. What nobody owns goes, the topics with fewest readers first, to the
+reader that has least. Then partitions move, one at a time, from whoever has at least two more than
+some other reader of theirs to the reader that has least, until no such partition is left; a
+partition goes back to its former owner where that helps, and of two partitions of a topic that
+would pass each other on the way only the difference moves. If all that did not make the parts more
+even, it is undone.
 
 The *score* of a plan is the sum of the differences of all pairs of part sizes; 0 is even.
 """
@@ -25,7 +27,8 @@ def balance(
     *,
     moves_all: bool,
 ) -> Plan:
-    """``readers``: the members of each topic, in order. ``moves_all``: do not first try to move only what nobody owned.
+    """``readers``: the members of each topic, in order. ``moves_all``: do not first try to move
+    only what nobody owned.
 
     That is for when a subscription shrank: something has to move anyway.
     """
@@ -56,7 +59,9 @@ def balance(
 
 
 class _Balancing:
-    """``owner`` of each partition and ``size`` of each part; ``moves`` what has gone from whom to whom, by topic."""
+    """``owner`` of each partition and ``size`` of each part; ``moves`` what has gone from whom to
+    whom, by topic.
+    """
 
     __slots__ = ("_former_owners", "_moves", "_readers", "owner", "size")
 

@@ -1,7 +1,9 @@
-"""range and roundrobin: plans without a memory, in Kafka's order of members (``SubscribedMember.place``).
+"""range and roundrobin: plans without a memory, in Kafka's order of members
+(``SubscribedMember.place``).
 
-*range*: topic by topic, the partitions in contiguous pieces, the first members getting one more where they do not come out even.
-*roundrobin*: all partitions of all topics in order, dealt one by one; who does not subscribe to the topic is passed over.
+*range*: topic by topic, the partitions in contiguous pieces, the first members getting one more
+where they do not come out even. *roundrobin*: all partitions of all topics in order, dealt one by
+one; who does not subscribe to the topic is passed over.
 
 Kafka's range also weighs the racks of members and replicas (KIP-881); this one does not.
 """

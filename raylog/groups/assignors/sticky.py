@@ -1,14 +1,17 @@
-"""sticky and cooperative-sticky (KIP-54, KIP-429): balanced first, and as much as possible where it was second.
+"""sticky and cooperative-sticky (KIP-54, KIP-429): balanced first, and as much as possible where it
+was second.
 
-Balanced means: no member could get a partition of one that has two more than it. Where all members subscribe to the same topics that
-is a quota (``equal``); else partitions are moved one by one while somebody who may read them has less (``unequal``).
+Balanced means: no member could get a partition of one that has two more than it. Where all members
+subscribe to the same topics that is a quota (``equal``); else partitions are moved one by one while
+somebody who may read them has less (``unequal``).
 
-*Claims.* Each member says what it owns and since which generation: "sticky" in its user data, "cooperative-sticky" in the
-subscription itself. Of several claims to a partition the one of the newest generation counts; two of the same generation
-contradict each other and neither does.
+*Claims.* Each member says what it owns and since which generation: "sticky" in its user data,
+"cooperative-sticky" in the subscription itself. Of several claims to a partition the one of the
+newest generation counts; two of the same generation contradict each other and neither does.
 
-*cooperative-sticky* gives nobody a partition that somebody else owns: what moves is first left out (its owner gives it up, everyone
-joins again) and given in the next plan, when nobody owns it. So no partition is read twice.
+*cooperative-sticky* gives nobody a partition that somebody else owns: what moves is first left out
+(its owner gives it up, everyone joins again) and given in the next plan, when nobody owns it. So no
+partition is read twice.
 
 User data, types as in ``fields``::
 
@@ -51,7 +54,9 @@ def cooperative_user_data(owned: Iterable[TopicPartition], generation: int) -> b
 
 
 def _sticky_claim(subscription: Subscription) -> Claim:
-    """An eager member has given everything up before it joins; what it had is in its user data alone."""
+    """An eager member has given everything up before it joins; what it had is in its user data
+    alone.
+    """
     if not subscription.user_data:
         return Claim((), subscription.generation)
     reader = Reader(subscription.user_data, "user data of a sticky member")
@@ -139,9 +144,11 @@ def _assign(
 def assign_equal(
     member_ids: Sequence[str], places: Sequence[TopicPartition], owners: Mapping[TopicPartition, str]
 ) -> Plan:
-    """Everyone may read everything: each gets the quota, some one more, and keeps what fits into it; the rest is dealt to who has least.
+    """Everyone may read everything: each gets the quota, some one more, and keeps what fits into
+    it; the rest is dealt to who has least.
 
-    ``member_ids`` and ``places`` stand in order. Kept first are the lowest partition numbers, so that what goes is spread over the topics.
+    ``member_ids`` and ``places`` stand in order. Kept first are the lowest partition numbers, so
+    that what goes is spread over the topics.
     """
     plan: Plan = {member_id: [] for member_id in member_ids}
     if not member_ids:

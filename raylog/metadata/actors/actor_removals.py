@@ -1,7 +1,9 @@
-"""How processes leave the cluster: declared dead, dismissed because nothing is assigned to them, or gone with their disk or broker.
+"""How processes leave the cluster: declared dead, dismissed because nothing is assigned to them, or
+gone with their disk or broker.
 
-Owns no state: it brings together what has to happen in one decision, to the session, the liveness, the start and the record of the
-process, and to the partitions that it held. A process whose actor is removed is not created again.
+Owns no state: it brings together what has to happen in one decision, to the session, the liveness,
+the start and the record of the process, and to the partitions that it held. A process whose actor
+is removed is not created again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from raylog.types import FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, slot_o
 
 
 class Departures:
-    """The ledger, sessions, liveness, starts and partitions are the active controller's own; ``emit`` takes effects that need not wait."""
+    """The ledger, sessions, liveness, starts and partitions are the active controller's own;
+    ``emit`` takes effects that need not wait.
+    """
 
     __slots__ = ("_emit", "_epoch", "_ledger", "_liveness", "_partitions", "_sessions", "_starts")
 
@@ -54,7 +58,8 @@ class Departures:
     def declare_dead(self, node_ids: Iterable[int], now_ms: int, *, why: str) -> None:
         """All of them, and everything that follows, in one decision.
 
-        Where every partition that they held goes on without them, their successors start a little later (``Starts.settle``).
+        Where every partition that they held goes on without them, their successors start a little
+        later (``Starts.settle``).
         """
         ids: set[TopicIdPartition] = set()
         led = {node_id: self._led_by(node_id) for node_id in sorted(node_ids)}
@@ -94,7 +99,9 @@ class Departures:
             self._ledger.add(ActorRemoved(node_id))
 
     def dismiss_idle(self, records: Iterable[Record]) -> None:
-        """Actors that these records have left with nothing are told to exit, once the commit stands."""
+        """Actors that these records have left with nothing are told to exit, once the commit
+        stands.
+        """
         nodes = {record.node_id for record in records if isinstance(record, RemovalConfirmed | HostRetired)}
         for node_id in sorted(nodes):
             session = self._sessions.of_node(node_id)
@@ -107,7 +114,9 @@ class Departures:
         self._dismiss_if_idle(session)
 
     def moved_away(self, node_ids: Iterable[int]) -> None:
-        """Replicas of these actors are others' now. A dead one that is left with nothing is removed; one that lives lets go first."""
+        """Replicas of these actors are others' now. A dead one that is left with nothing is
+        removed; one that lives lets go first.
+        """
         for node_id in sorted(set(node_ids)):
             actor = self._latest.actors.get(node_id)
             if actor is not None and not actor.alive and self.is_idle(node_id):

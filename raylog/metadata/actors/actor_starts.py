@@ -1,8 +1,9 @@
-"""Which server actors have to be created: committed metadata compared with live sessions, with backoff.
+"""Which server actors have to be created: committed metadata compared with live sessions, with
+backoff.
 
-Owns the creations under way and the memory of failed ones. It knows nothing of Ray and decides no records: it is asked for
-the StartActor effects that are due. At most one creation of an actor is pending, however long it takes (with Ray's head away
-a creation blocks).
+Owns the creations under way and the memory of failed ones. It knows nothing of Ray and decides no
+records: it is asked for the StartActor effects that are due. At most one creation of an actor is
+pending, however long it takes (with Ray's head away a creation blocks).
 
 ==========  ==================================================  ==========================================================
 a node is   while                                               it leaves this state when
@@ -134,7 +135,9 @@ class Starts:
         start.since_ms = now_ms
 
     def sent_away(self, node_id: int) -> None:
-        """Its hello was refused since nothing needs it any more: whoever needs the node next gets a process of its own."""
+        """Its hello was refused since nothing needs it any more: whoever needs the node next gets a
+        process of its own.
+        """
         start = self._starts.get(node_id)
         if start is None:
             return
@@ -164,8 +167,9 @@ class Starts:
     def settle(self, node_id: int, leaders_moved: int, now_ms: int) -> None:
         """It died, and others have begun to lead so many partitions in its place.
 
-        The new process uses a core for more than a second before it can serve. Where it runs beside the new leaders, and they
-        beside the clients, it would make all of them wait. So it starts when they have taken over.
+        The new process uses a core for more than a second before it can serve. Where it runs beside
+        the new leaders, and they beside the clients, it would make all of them wait. So it starts
+        when they have taken over.
         """
         pause_ms = min(leaders_moved * self._settings.now.settling_ms_per_leader, self._settings.now.settling_max_ms)
         if pause_ms < self._settings.now.settling_min_ms:
@@ -193,7 +197,9 @@ class Starts:
             self._timers.cancel((START, node_id))
 
     def disk_lost(self, directory_id: uuid.UUID) -> None:
-        """What was created there is of no use, should its creation ever end: it does not keep a node from being created elsewhere."""
+        """What was created there is of no use, should its creation ever end: it does not keep a
+        node from being created elsewhere.
+        """
         for node in [node for node, start in self._starts.items() if start.directory_id == directory_id]:
             del self._starts[node]
             self._timers.cancel((START, node))
@@ -210,7 +216,9 @@ class Starts:
     # -------------------------------------------------------------- what is missing
 
     def missing(self, image: MetadataImage, sessions: Sessions, now_ms: int) -> list[StartActor]:
-        """The creations that are due now, against the committed image. Each is pending from here on."""
+        """The creations that are due now, against the committed image. Each is pending from here
+        on.
+        """
         self.is_due = False
         wanted = set(image.assigned) | set(image.removals_of) | set(image.hosts)
         if self._settings.now.starts_brokers:
@@ -256,7 +264,9 @@ class Starts:
 
 
 def may_create_need(record: Record) -> bool:
-    """Whether a server actor may have to be created because of this record: most records change partitions that exist."""
+    """Whether a server actor may have to be created because of this record: most records change
+    partitions that exist.
+    """
     match record:
         case PartitionChanged():
             return record.state.partition_epoch == 0 or bool(record.state.adding)

@@ -1,8 +1,8 @@
 """Whether a process that says hello is let in, and how it is registered. Pure.
 
-A process is turned away, with a reason that it can print, if it belongs to another cluster, to a broker or disk that is not
-registered, if nothing is assigned to it, or if a newer process of the same actor has said hello before: one with a higher
-incarnation, or one that took its place.
+A process is turned away, with a reason that it can print, if it belongs to another cluster, to a
+broker or disk that is not registered, if nothing is assigned to it, or if a newer process of the
+same actor has said hello before: one with a higher incarnation, or one that took its place.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ FORMER_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """``registration`` None: all of it is known. ``came_back``: the incarnation that was registered, and not dead.
+    """``registration`` None: all of it is known. ``came_back``: the incarnation that was
+    registered, and not dead.
 
-    ``former`` is the incarnation in whose place it comes; 0: the node has had no other process, or had this one already.
+    ``former`` is the incarnation in whose place it comes; 0: the node has had no other process, or
+    had this one already.
     """
 
     registration: ActorRegistered | None

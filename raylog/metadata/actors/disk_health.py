@@ -1,9 +1,10 @@
 """Which disks have failed, as the Broker that owns them said last.
 
-A Broker tries its disks out now and then and says what it found in its hello and whenever that changes. While a disk has failed its
-replicas count as dead, whatever their processes say: their leaders move, they leave the ISRs, nothing new is put there. The broker's
-other disks serve on. None of this is in the metadata log: a new controller hears it with the hellos. What a Broker said stays when its
-process ends, until the next one says otherwise.
+A Broker tries its disks out now and then and says what it found in its hello and whenever that
+changes. While a disk has failed its replicas count as dead, whatever their processes say: their
+leaders move, they leave the ISRs, nothing new is put there. The broker's other disks serve on. None
+of this is in the metadata log: a new controller hears it with the hellos. What a Broker said stays
+when its process ends, until the next one says otherwise.
 """
 
 from __future__ import annotations

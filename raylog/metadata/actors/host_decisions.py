@@ -1,8 +1,9 @@
 """Decisions about the hosts of a disk, by hand: one more, or one less.
 
-A new host is empty. A retired one gives its replicas to the other hosts of its disk and kind, each to the one that holds the fewest
-then; it ends when it has let go of all. What cannot move yet follows by itself (``resume``), under the next controller, too: the image
-knows who is retiring. The last host of its kind stays. Owns validation and the choice; the move of one replica is
+A new host is empty. A retired one gives its replicas to the other hosts of its disk and kind, each
+to the one that holds the fewest then; it ends when it has let go of all. What cannot move yet
+follows by itself (``resume``), under the next controller, too: the image knows who is retiring. The
+last host of its kind stays. Owns validation and the choice; the move of one replica is
 ``move_decisions``'.
 """
 
@@ -96,7 +97,9 @@ class HostDecisions:
         return HostRetirement(moved=moved, remaining=remaining), [node]
 
     def resume(self, now_ms: int) -> list[int]:
-        """Move on what retired hosts still hold, as far as it can move now. The actors that have lost a replica."""
+        """Move on what retired hosts still hold, as far as it can move now. The actors that have
+        lost a replica.
+        """
         former = []
         for node, host in sorted(self._latest.retiring.items()):
             planned = self._latest.hosts_of(host.directory_id)

@@ -1,11 +1,14 @@
-"""How loaded the hosts of a disk are, and what would be gained by moving replicas: pure arithmetic over heartbeats.
+"""How loaded the hosts of a disk are, and what would be gained by moving replicas: pure arithmetic
+over heartbeats.
 
-Shares are thousandths of the time in which a host's event loop was busy. A heartbeat gives the host's share, and its
-replicas' traffic; the share is split among the replicas by the cost of their traffic (``session.ReplicaLoad``). What a host
-does beside its replicas' traffic goes with them: there is no better guess.
+Shares are thousandths of the time in which a host's event loop was busy. A heartbeat gives the
+host's share, and its replicas' traffic; the share is split among the replicas by the cost of their
+traffic (``session.ReplicaLoad``). What a host does beside its replicas' traffic goes with them:
+there is no better guess.
 
-``HostLoad`` keeps one host's last report, and since when it has been busy, or idle, without a break. Only load
-history is here, so a new controller begins with nothing and has seen enough after one window.
+``HostLoad`` keeps one host's last report, and since when it has been busy, or idle, without a
+break. Only load history is here, so a new controller begins with nothing and has seen enough after
+one window.
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ WORTH_MOVING_PER_MILLE = 10  # a replica with less than this stays where it is
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """When a host is busy and when it is idle, and for how long it has to be; ``is_on`` false: nothing is done.
+    """When a host is busy and when it is idle, and for how long it has to be; ``is_on`` false:
+    nothing is done.
 
-    0 <= idle_per_mille < busy_per_mille <= 1000. ``actors_max`` 0: as many hosts for replicas on a broker as its machine has cores.
+    0 <= idle_per_mille < busy_per_mille <= 1000. ``actors_max`` 0: as many hosts for replicas on a
+    broker as its machine has cores.
     """
 
     is_on: bool = True
@@ -83,10 +88,11 @@ def worth_moving(
     *,
     movable: Iterable[TopicIdPartition],
 ) -> list[TopicIdPartition]:
-    """The replicas that go from a host with these shares to one that is so busy, hottest first; empty if that gains too little.
+    """The replicas that go from a host with these shares to one that is so busy, hottest first;
+    empty if that gains too little.
 
-    Hottest first each replica goes to the side that is less busy so far. The first goes to the target where the target has
-    nothing to do, so one hot replica among cold ones is what moves.
+    Hottest first each replica goes to the side that is less busy so far. The first goes to the
+    target where the target has nothing to do, so one hot replica among cold ones is what moves.
     """
     free = set(movable)
     hottest_first = sorted(shares, key=lambda id: (-shares[id], id))

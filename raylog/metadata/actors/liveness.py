@@ -1,7 +1,8 @@
 """Who is dead: the judge of processes, by their sessions and by dialling them.
 
-Owns the liveness deadlines of every registered process. It knows nothing of partitions, records or frames; it is told what
-happened and says whom to dial and who is dead. Declaring somebody dead, in a record, is the caller's.
+Owns the liveness deadlines of every registered process. It knows nothing of partitions, records or
+frames; it is told what happened and says whom to dial and who is dead. Declaring somebody dead, in
+a record, is the caller's.
 
 ============  ===============================================  =======================================================
 a process is  while                                            it leaves this state when
@@ -16,11 +17,12 @@ silent        nothing answers                                  dialled again eve
                                                                → dead
 ============  ===============================================  =======================================================
 
-When the session timeout is changed, everybody who is connected or silent gets the new one, counted from the change. So it also holds
-for a process that is silent already, and a shorter one doesn't kill a process that still sends heartbeats at the old, longer interval.
+When the session timeout is changed, everybody who is connected or silent gets the new one, counted
+from the change. So it also holds for a process that is silent already, and a shorter one doesn't
+kill a process that still sends heartbeats at the old, longer interval.
 
-A controller that notices its own pause (one of these deadlines came up more than ``pause_ms`` ago) restarts all of them: it
-was deaf, and its silence is not the others'.
+A controller that notices its own pause (one of these deadlines came up more than ``pause_ms`` ago)
+restarts all of them: it was deaf, and its silence is not the others'.
 """
 
 from __future__ import annotations
@@ -107,7 +109,9 @@ class Liveness:
         self._watched.pop(node_id, None)
 
     def dialed(self, event: Dialed, now_ms: int) -> bool:
-        """Whether the answer means that the process is dead. An answer to an older question means nothing."""
+        """Whether the answer means that the process is dead. An answer to an older question means
+        nothing.
+        """
         watched = self._watched.get(event.node_id)
         if watched is None or watched.connected or watched.dial_id != event.dial_id:
             return False

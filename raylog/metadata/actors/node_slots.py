@@ -1,11 +1,12 @@
-"""Which server actor holds a new replica: node ids for replicas and for the planned hosts of a disk.
+"""Which server actor holds a new replica: node ids for replicas and for the planned hosts of a
+disk.
 
 Owns the choice of the slot within a broker, nothing else. A topic's ``replicas.per.actor`` decides.
 
 - ``auto``: a planned host of the disk, of the kind that holds such topics: the one with the fewest
-  replicas. Hosts that were added because others were saturated (``scaling``) take what is hot, not what
-  is new; they count only where there is no other. Where the disk has no such host yet, one is planned.
-  ``take_planned`` returns the records.
+  replicas. Hosts that were added because others were saturated (``scaling``) take what is hot, not
+  what is new; they count only where there is no other. Where the disk has no such host yet, one is
+  planned. ``take_planned`` returns the records.
 - An integer: an actor of the disk that already holds replicas of the same topic and is no planned
   host, while it has fewer of them than that; else a new actor.
 

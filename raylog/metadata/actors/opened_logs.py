@@ -1,8 +1,9 @@
-"""What the replicas' logs were like when the processes that live now opened them, summed up for people. Pure.
+"""What the replicas' logs were like when the processes that live now opened them, summed up for
+people. Pure.
 
-A log is found *clean*, *whole*, *suspect* or *missing* (``session.Condition``). A new replica finds its log missing, so missing ones
-are only counted. What recovery cut off a log's tail was never acknowledged by that replica if the log is whole; of a suspect one nobody
-can say it.
+A log is found *clean*, *whole*, *suspect* or *missing* (``session.Condition``). A new replica finds
+its log missing, so missing ones are only counted. What recovery cut off a log's tail was never
+acknowledged by that replica if the log is whole; of a suspect one nobody can say it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from raylog.types import Condition, TopicIdPartition, broker_of
 
 @dataclass(frozen=True, slots=True)
 class CutLog:
-    """A log that lost bytes at its tail, or that is suspect without having lost any that are known of."""
+    """A log that lost bytes at its tail, or that is suspect without having lost any that are known
+    of.
+    """
 
     topic: str
     partition: int
@@ -28,7 +31,9 @@ class CutLog:
 
 @dataclass(frozen=True, slots=True)
 class OpenedLogs:
-    """How many logs are open, by what was found; ``opening``: assigned, and neither open nor failed yet."""
+    """How many logs are open, by what was found; ``opening``: assigned, and neither open nor failed
+    yet.
+    """
 
     clean: int = 0
     whole: int = 0
@@ -72,7 +77,9 @@ NamedLogs = tuple[tuple[str, int, str], ...]
 
 
 def failures_of(image: MetadataImage, sessions: Sessions, node_id: int) -> NamedLogs:
-    """The reason of each log that the live process of that node could not open, or whose disk failed."""
+    """The reason of each log that the live process of that node could not open, or whose disk
+    failed.
+    """
     session = sessions.of_node(node_id)
     return _named(image, session.failed if session is not None else {})
 

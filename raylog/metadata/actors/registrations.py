@@ -2,10 +2,11 @@
 
 Registering is idempotent. A broker may have many disks. A disk's broker never changes; its path and
 its broker's rack may. A new disk at the path of another disk of the broker has replaced that one,
-which is lost; one that is known already has only moved there. A disk's hosts are planned with it, so
-that they are warm before the first topic.
+which is lost; one that is known already has only moved there. A disk's hosts are planned with it,
+so that they are warm before the first topic.
 
-A broker is unregistered when nothing is left on it: no replica, no voter of the controllers' quorum.
+A broker is unregistered when nothing is left on it: no replica, no voter of the controllers'
+quorum.
 """
 
 from __future__ import annotations
@@ -83,10 +84,11 @@ def decide_unregister_broker(
 
 
 def places(image: MetadataImage, failed: Collection[uuid.UUID] = ()) -> tuple[list[BrokerPlaces], list[BrokerPlaces]]:
-    """The brokers with disks: those that are up, and those that are down. ``failed`` are the disks that are offline.
+    """The brokers with disks: those that are up, and those that are down. ``failed`` are the disks
+    that are offline.
 
-    A broker is down if its Broker actor is dead, or if it has server actors and all of them are; one that is being drained, or without a
-    disk that works, counts as down.
+    A broker is down if its Broker actor is dead, or if it has server actors and all of them are;
+    one that is being drained, or without a disk that works, counts as down.
     """
     alive: dict[int, list[bool]] = {}
     down = set()

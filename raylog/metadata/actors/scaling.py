@@ -1,26 +1,33 @@
-"""Hosts that come and go by themselves: one more where a host's event loop is saturated and cores are idle, one less where it is idle.
+"""Hosts that come and go by themselves: one more where a host's event loop is saturated and cores
+are idle, one less where it is idle.
 
-Hosts report how busy their loops are and which replicas have traffic (``host_loads``). For each disk one thing is done at a time:
+Hosts report how busy their loops are and which replicas have traffic (``host_loads``). For each
+disk one thing is done at a time:
 
-- **Spread.** A host was busy for ``actor.scaling.busy.ms``. If moving some of its hottest replicas to the least busy other host of
-  the disk evens them out enough, they move, one after the other. Otherwise, if it would help and the machine has a core to spare,
-  one more host is planned, and they move when it runs. One replica that makes all the load stays: nothing would be gained.
-- **Merge.** A host that was added here was idle for ``actor.scaling.idle.ms``. Its replicas go to the least busy other host of the
-  disk, if that stays below the bound; then it is retired.
+- **Spread.** A host was busy for ``actor.scaling.busy.ms``. If moving some of its hottest replicas
+  to the least busy other host of the disk evens them out enough, they move, one after the other.
+  Otherwise, if it would help and the machine has a core to spare, one more host is planned, and
+  they move when it runs. One replica that makes all the load stays: nothing would be gained.
+- **Merge.** A host that was added here was idle for ``actor.scaling.idle.ms``. Its replicas go to
+  the least busy other host of the disk, if that stays below the bound; then it is retired.
 
-A replica moves only while the ISR of its partition is whole, so never two of one partition at the same time.
+A replica moves only while the ISR of its partition is whole, so never two of one partition at the
+same time.
 
-Hosts that an operator added, and the first of each disk, stay: the record says which were added here (``HostPlanned.is_automatic``).
-Internal topics' hosts, and actors of topics with a number in ``replicas.per.actor``, are left alone.
+Hosts that an operator added, and the first of each disk, stay: the record says which were added
+here (``HostPlanned.is_automatic``). Internal topics' hosts, and actors of topics with a number in
+``replicas.per.actor``, are left alone.
 
-Nothing flaps. The bounds lie apart; both windows begin anew after each step; steps of a disk are ``actor.scaling.backoff.ms``
-apart; a replica that was moved stays for ``Bounds.rest_ms``; a spread has to lower the busier host's share by ``host_loads.GAIN_MIN``.
+Nothing flaps. The bounds lie apart; both windows begin anew after each step; steps of a disk are
+``actor.scaling.backoff.ms`` apart; a replica that was moved stays for ``Bounds.rest_ms``; a spread
+has to lower the busier host's share by ``host_loads.GAIN_MIN``.
 
-A machine is known by its boot id. It has a core to spare while our processes there leave at least half a core idle and fewer of
-its hosts are busy than it has cores. A broker never gets more hosts than cores, or than ``actor.scaling.actors.max``.
+A machine is known by its boot id. It has a core to spare while our processes there leave at least
+half a core idle and fewer of its hosts are busy than it has cores. A broker never gets more hosts
+than cores, or than ``actor.scaling.actors.max``.
 
-Load history and the rest of a step under way are this controller's alone. The next one finds hosts and replicas where the records have
-them, all in valid places, and begins to measure.
+Load history and the rest of a step under way are this controller's alone. The next one finds hosts
+and replicas where the records have them, all in valid places, and begins to measure.
 
 Invariants (``check``): at most one step per disk; a step's next replica is named once.
 """
@@ -53,7 +60,8 @@ SPARE_CORE_PER_MILLE = 500
 
 @dataclass(slots=True)
 class ScalingStep:
-    """Replicas on their way from one host to another of a disk. ``source`` is retired at the end if ``retires``.
+    """Replicas on their way from one host to another of a disk. ``source`` is retired at the end if
+    ``retires``.
 
     ``moving`` is the replica that the other host is about to open.
     """
@@ -129,7 +137,9 @@ class Scaling:
         self._look(host.directory_id, bounds, now_ms)
 
     def progressed(self, id: TopicIdPartition, now_ms: int) -> None:
-        """A replica of that partition was opened or released, or its ISR has changed: the step that moves it may go on."""
+        """A replica of that partition was opened or released, or its ISR has changed: the step that
+        moves it may go on.
+        """
         for directory_id, step in list(self._steps.items()):
             if step.moving == id:
                 self._look(directory_id, scaling_configs.in_force(self._latest), now_ms)
@@ -152,7 +162,9 @@ class Scaling:
         self._merge(directory_id, running, bounds, now_ms)
 
     def _awaits_host(self, directory_id: uuid.UUID, bounds: Bounds, now_ms: int) -> bool:
-        """Whether a host that was added has yet to come. One that does not come in time is given up."""
+        """Whether a host that was added has yet to come. One that does not come in time is given
+        up.
+        """
         for host in self._latest.hosts_of(directory_id):
             node = host.node_id
             if not host.is_automatic or self._latest.assigned.get(node) or self._sessions.of_node(node) is not None:
@@ -176,13 +188,17 @@ class Scaling:
         return load.busy_per_mille if load is not None else 0
 
     def _busy_for_long(self, running: list[int], bounds: Bounds, now_ms: int) -> list[int]:
-        """The busiest first. Saturated hosts look alike, whatever is asked of them: of these the one with the most replicas."""
+        """The busiest first. Saturated hosts look alike, whatever is asked of them: of these the
+        one with the most replicas.
+        """
         loads = {node: self._loads[node] for node in running if node in self._loads}
         busy = [node for node, load in loads.items() if load.was_busy_for(bounds.busy_ms, now_ms)]
         return sorted(busy, key=lambda node: (-(loads[node].busy_per_mille // 100), -len(loads[node].shares), node))
 
     def _spread(self, directory_id: uuid.UUID, source: int, running: list[int], bounds: Bounds, now_ms: int) -> bool:
-        """Whether this host is the one to do something about: now, or when replicas of it that have just been moved may move again."""
+        """Whether this host is the one to do something about: now, or when replicas of it that have
+        just been moved may move again.
+        """
         shares = self._loads[source].shares
         movable = [id for id in shares if self._may_move(id, source)]
         broker_id, rest_ms = broker_of(source), bounds.rest_ms

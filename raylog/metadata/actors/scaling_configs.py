@@ -1,6 +1,8 @@
-"""The configs of scaling by itself (``scaling``), as they are in force: names, defaults, and what they may be together.
+"""The configs of scaling by itself (``scaling``), as they are in force: names, defaults, and what
+they may be together.
 
-The table entries are ``broker_configs``'; all of them are the cluster's as a whole. Ratios are shares of one core.
+The table entries are ``broker_configs``'; all of them are the cluster's as a whole. Ratios are
+shares of one core.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Requests that alter configs, carried out: the records, and what follows from the new values in the same batch.
+"""Requests that alter configs, carried out: the records, and what follows from the new values in
+the same batch.
 
-What the records are is ``config_decisions``' matter. Where a ``min.insync.replicas`` changes, what was
-promised about the old one is void, and an unclean election may be allowed from now on.
+What the records are is ``config_decisions``' matter. Where a ``min.insync.replicas`` changes, what
+was promised about the old one is void, and an unclean election may be allowed from now on.
 """
 
 from __future__ import annotations

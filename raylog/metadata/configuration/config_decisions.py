@@ -1,9 +1,11 @@
-"""Decisions about the configs of topics and brokers: changes, replacements, and describing them. Nothing here changes an image.
+"""Decisions about the configs of topics and brokers: changes, replacements, and describing them.
+Nothing here changes an image.
 
-The changes of one resource are decided together: all of them, or none. What there is to set is ``topic_configs``' and
-``broker_configs``' to say, which value holds ``effective_configs``'; a broker's resource is named by its id, all brokers' by the empty
-name, as in Kafka. Of brokers' loggers, client metrics and groups there is nothing to set: they are described by an empty list, what would
-be set is refused by name, and what is taken away is not there.
+The changes of one resource are decided together: all of them, or none. What there is to set is
+``topic_configs``' and ``broker_configs``' to say, which value holds ``effective_configs``'; a
+broker's resource is named by its id, all brokers' by the empty name, as in Kafka. Of brokers'
+loggers, client metrics and groups there is nothing to set: they are described by an empty list,
+what would be set is refused by name, and what is taken away is not there.
 """
 
 from __future__ import annotations
@@ -242,7 +244,9 @@ def _resource(image: MetadataImage, type: ResourceType | int, name: str) -> _Res
 
 
 def _check_name(image: MetadataImage, type: ResourceType | int, name: str) -> None:
-    """Raises InvalidRequest for what names nothing, and for the loggers of a broker that there is not."""
+    """Raises InvalidRequest for what names nothing, and for the loggers of a broker that there is
+    not.
+    """
     if not name:
         raise InvalidRequest(f"resource type {type.value if isinstance(type, ResourceType) else type} needs a name")
     if type is ResourceType.BROKER_LOGGER:

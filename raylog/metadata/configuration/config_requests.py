@@ -1,4 +1,6 @@
-"""What is asked of the controller about configs, and what it answers: plain values, as in ``raylog.metadata.requests``."""
+"""What is asked of the controller about configs, and what it answers: plain values, as in
+``raylog.metadata.requests``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ class ConfigOperation(Enum):
 
 
 class ResourceType(Enum):
-    """What has configs in Kafka; here topics and brokers alone have any. Another number is carried, and refused for that resource."""
+    """What has configs in Kafka; here topics and brokers alone have any. Another number is carried,
+    and refused for that resource.
+    """
 
     TOPIC = 2
     BROKER = 4
@@ -32,7 +36,9 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ResourceChanges:
-    """All changes of one resource are made, or none. ``replaces``: what is set and not named here returns to its default."""
+    """All changes of one resource are made, or none. ``replaces``: what is set and not named here
+    returns to its default.
+    """
 
     type: ResourceType | int
     name: str
@@ -79,7 +85,9 @@ class DescribeConfigs:
 
 @dataclass(frozen=True, slots=True)
 class DescribedSynonym:
-    """A value that holds, or would if those before it were not set; ``source`` is Kafka's number of where it comes from."""
+    """A value that holds, or would if those before it were not set; ``source`` is Kafka's number of
+    where it comes from.
+    """
 
     name: str
     value: str
@@ -88,7 +96,9 @@ class DescribedSynonym:
 
 @dataclass(frozen=True, slots=True)
 class DescribedConfig:
-    """``type`` is Kafka's number of the config's type; ``synonyms`` are all values, the one in force first."""
+    """``type`` is Kafka's number of the config's type; ``synonyms`` are all values, the one in
+    force first.
+    """
 
     name: str
     synonyms: tuple[DescribedSynonym, ...]

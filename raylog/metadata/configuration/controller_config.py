@@ -1,6 +1,8 @@
-"""What an operator may set about the controller, as configs of brokers that are the cluster's as a whole. Times in milliseconds.
+"""What an operator may set about the controller, as configs of brokers that are the cluster's as a
+whole. Times in milliseconds.
 
-``ControllerSettings`` is what holds now: one object that the parts of a controller share, so a change reaches all of them.
+``ControllerSettings`` is what holds now: one object that the parts of a controller share, so a
+change reaches all of them.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from raylog.metadata.image import MetadataImage
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """``default_replication_factor`` None: three, or all brokers if fewer. ``starts_brokers`` and ``plans_hosts`` say what the
-    controller does at all, and are its creator's: False where a test starts the processes.
+    """``default_replication_factor`` None: three, or all brokers if fewer. ``starts_brokers`` and
+    ``plans_hosts`` say what the controller does at all, and are its creator's: False where a test
+    starts the processes.
     """
 
     heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms")

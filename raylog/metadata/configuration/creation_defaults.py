@@ -1,13 +1,15 @@
-"""What a topic gets whose creation leaves its partitions or its replicas to the cluster (−1 in CreateTopics).
+"""What a topic gets whose creation leaves its partitions or its replicas to the cluster (−1 in
+CreateTopics).
 
-A topic that creates itself leaves both. What an operator has set for all brokers holds, else what the
-controller was started with. Without either a topic has one partition and a replica on each of three
-brokers, or on all where there are fewer.
+A topic that creates itself leaves both. What an operator has set for all brokers holds, else what
+the controller was started with. Without either a topic has one partition and a replica on each of
+three brokers, or on all where there are fewer.
 
-``min.insync.replicas``: whoever leaves the factor to the cluster leaves the safety of the records to
-it. Where such a topic gets three replicas or more, its creation sets 2, so that an acknowledged record
-is on two disks and one broker may be away. A value that the creation names wins, and so does one that
-is set for all brokers. A creation that names its factor is Kafka's: nothing is added to it.
+``min.insync.replicas``: whoever leaves the factor to the cluster leaves the safety of the records
+to it. Where such a topic gets three replicas or more, its creation sets 2, so that an acknowledged
+record is on two disks and one broker may be away. A value that the creation names wins, and so does
+one that is set for all brokers. A creation that names its factor is Kafka's: nothing is added to
+it.
 
 Pure reading of an image.
 """
@@ -61,7 +63,9 @@ def factor_unset(image: MetadataImage) -> int:
 
 
 def min_insync_replicas(image: MetadataImage, configs: Mapping[str, str], factor: int) -> dict[str, str]:
-    """What is added to the configs of a topic that left its factor to the cluster, and has ``factor`` replicas now."""
+    """What is added to the configs of a topic that left its factor to the cluster, and has
+    ``factor`` replicas now.
+    """
     is_set = broker_configs.found(image.broker_configs, None, MIN_INSYNC_REPLICAS) is not None
     if factor < REPLICATION_FACTOR_UNSET or MIN_INSYNC_REPLICAS in configs or is_set:
         return {}

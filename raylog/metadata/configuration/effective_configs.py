@@ -1,8 +1,8 @@
 """Which value of a config is in force, and which others stand behind it [A20].
 
-A topic's config: the topic's own, else what is set for all brokers under the broker's name for it, else the default. A replica's log
-asks its own broker before it asks for all. A broker's config: its own, for all, what the controller was started with, the default.
-Pure reading of an image.
+A topic's config: the topic's own, else what is set for all brokers under the broker's name for it,
+else the default. A replica's log asks its own broker before it asks for all. A broker's config: its
+own, for all, what the controller was started with, the default. Pure reading of an image.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE =
 
 
 def shapes_logs(name: str) -> bool:
-    """Whether that config of brokers stands in for one of topics, or goes with the logs to those who compact or scrub
-    them or hold groups.
+    """Whether that config of brokers stands in for one of topics, or goes with the logs to those
+    who compact or scrub them or hold groups.
     """
     config = BROKER_CONFIGS.get(name)
     if config is None:
@@ -36,10 +36,11 @@ def has_own(image: MetadataImage, broker_id: int) -> bool:
 
 
 def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[str, str]:
-    """Every topic config with the value that holds for a log on that broker; None: on any that has none of its own.
+    """Every topic config with the value that holds for a log on that broker; None: on any that has
+    none of its own.
 
-    With every log come those configs of scrubbing that were set, with a compacted one those of the cleaner, with the
-    log of groups those of groups.
+    With every log come those configs of scrubbing that were set, with a compacted one those of the
+    cleaner, with the log of groups those of groups.
     """
     values = dict(topic.configs)
     cleaner: dict[str, str] = {}
@@ -64,7 +65,9 @@ def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[st
 
 
 def of_host(image: MetadataImage, broker_id: int) -> tuple[tuple[str, str], ...]:
-    """The configs of processes that hold replicas which are set for a broker, its own before those for all; by name."""
+    """The configs of processes that hold replicas which are set for a broker, its own before those
+    for all; by name.
+    """
     values: dict[str, str] = {}
     for named in (None, broker_id):
         for name, value in image.broker_configs.get(named, {}).items():
@@ -84,7 +87,9 @@ def of_topic(image: MetadataImage, topic: Topic, name: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def _parsed(name: str, text: str) -> Value:
-    """Remembered: where a host dies, the same few values are asked for with each of hundreds of partitions."""
+    """Remembered: where a host dies, the same few values are asked for with each of hundreds of
+    partitions.
+    """
     return TOPIC_CONFIGS[name].parse(text)
 
 
@@ -101,7 +106,9 @@ def boolean(image: MetadataImage, topic: Topic, name: str) -> bool:
 
 
 def topic_synonyms(image: MetadataImage, configs: Mapping[str, str], name: str) -> tuple[DescribedSynonym, ...]:
-    """All values that a topic with these configs of its own has for that config, the one in force first."""
+    """All values that a topic with these configs of its own has for that config, the one in force
+    first.
+    """
     found = []
     own = configs.get(name)
     if own is not None:

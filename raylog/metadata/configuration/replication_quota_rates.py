@@ -1,11 +1,14 @@
 """How brokers' replication throttles are shared among their processes. Pure.
 
-Kafka's rate is a broker's, and here a broker's replicas are spread over several processes. So the controller divides: a broker's leader
-rate among its live processes that lead a partition which is listed as throttled there and has a replica outside the ISR, its follower rate
-among those that hold such a listed replica themselves outside the ISR. As replicas get in sync the others' shares grow. What a process
-with a smaller task leaves over is not lent to the others: the rate is a limit, not a promise.
+Kafka's rate is a broker's, and here a broker's replicas are spread over several processes. So the
+controller divides: a broker's leader rate among its live processes that lead a partition which is
+listed as throttled there and has a replica outside the ISR, its follower rate among those that hold
+such a listed replica themselves outside the ISR. As replicas get in sync the others' shares grow.
+What a process with a smaller task leaves over is not lent to the others: the rate is a limit, not a
+promise.
 
-A process that copies nothing throttled now has no limit: when it begins to, the same commit that makes it so gives it its share.
+A process that copies nothing throttled now has no limit: when it begins to, the same commit that
+makes it so gives it its share.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """What committed metadata means for each connected actor: its Assignments, Removals and Releases.
 
-Owns the translation of the committed image into session frames. It decides nothing and keeps nothing but a cache of logs'
-effective configs (a broker may have some of its own). An Assignment goes to every actor that holds a replica, whenever anything in it
-has changed; the leader's goes out first. Sending one twice is harmless, leaving one out is not, with one exception: a process that has
+Owns the translation of the committed image into session frames. It decides nothing and keeps
+nothing but a cache of logs' effective configs (a broker may have some of its own). An Assignment
+goes to every actor that holds a replica, whenever anything in it has changed; the leader's goes out
+first. Sending one twice is harmless, leaving one out is not, with one exception: a process that has
 dropped a replica because its log or disk failed is not asked to open it again.
 
-A Broker answers clients from a copy of the image. It is sent all of it when it is greeted, then each decision as it commits: the copy is
-the same fold, one session's delay behind. It is not sent the record of high watermarks, which only elections ask.
+A Broker answers clients from a copy of the image. It is sent all of it when it is greeted, then
+each decision as it commits: the copy is the same fold, one session's delay behind. It is not sent
+the record of high watermarks, which only elections ask.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ class Announcements:
         self._whole: list[ImageChanged] | None = None  # the image as frames, until the next decision
 
     def touched(self, records: Iterable[Record]) -> list[TopicIdPartition]:
-        """The partitions whose Assignment these records, now applied, have changed; in a fixed order."""
+        """The partitions whose Assignment these records, now applied, have changed; in a fixed
+        order.
+        """
         ids: set[TopicIdPartition] = set()
         for record in records:
             match record:
@@ -136,7 +140,9 @@ class Announcements:
         return frames
 
     def copy_rates(self, records: Iterable[Record]) -> list[SendFrame]:
-        """What changes, by these records that are now applied, in how fast connected processes may copy."""
+        """What changes, by these records that are now applied, in how fast connected processes may
+        copy.
+        """
         if not any(map(_shapes_rates, records)):
             return []
         before, self._rates = self._rates, copy_rates.shares(self._committed)
@@ -165,7 +171,9 @@ class Announcements:
         )
 
     def settings(self) -> list[SendFrame]:
-        """Configs of brokers have changed: the settings of each connected process that are others now."""
+        """Configs of brokers have changed: the settings of each connected process that are others
+        now.
+        """
         frames = []
         for session in self._sessions.all():
             settings = self.settings_of(session.node_id)
@@ -233,7 +241,9 @@ class Announcements:
         return [SendFrame(session.session_id, BrokerDisks(self._controller_epoch, disks))]
 
     def one(self, session: Session, id: TopicIdPartition) -> list[SendFrame]:
-        """Its Assignment, or Removal, to one process; nothing where it has none there: it would open what it has deleted."""
+        """Its Assignment, or Removal, to one process; nothing where it has none there: it would
+        open what it has deleted.
+        """
         topic = self._committed.topics.get(id.topic_id)
         if topic is None or id not in self._committed.assigned.get(session.node_id, ()):
             return self.removal(RemovalKey(id.topic_id, id.partition, session.node_id))
@@ -250,7 +260,9 @@ class Announcements:
         return frames
 
     def topics(self, records: Iterable[Record]) -> list[SendFrame]:
-        """What these records, now applied, change in the names of topics, to everybody who coordinates groups."""
+        """What these records, now applied, change in the names of topics, to everybody who
+        coordinates groups.
+        """
         following = [session for session in self._sessions.all() if session.follows_topics]
         frames = []
         for record in records:
@@ -279,12 +291,16 @@ class Announcements:
         ]
 
     def removal(self, key: RemovalKey) -> list[SendFrame]:
-        """The Removal of one replica that has moved away, if its actor is connected and has not confirmed it yet."""
+        """The Removal of one replica that has moved away, if its actor is connected and has not
+        confirmed it yet.
+        """
         session = self._listening(key.node_id)
         return [self._removal(session, key)] if session is not None and key in self._committed.removals else []
 
     def release(self, session: Session, id: TopicIdPartition) -> list[SendFrame]:
-        """The Release of a replica that this process holds, unless it is committed that it shall hold it, or delete it."""
+        """The Release of a replica that this process holds, unless it is committed that it shall
+        hold it, or delete it.
+        """
         key = RemovalKey(id.topic_id, id.partition, session.node_id)
         if id in self._committed.assigned.get(session.node_id, ()) or key in self._committed.removals:
             return []
@@ -299,7 +315,9 @@ class Announcements:
         return [SendFrame(session.session_id, frame)]
 
     def _listening(self, node_id: int) -> Session | None:
-        """The node's session, if its process is the committed one (else it is greeted when that commits)."""
+        """The node's session, if its process is the committed one (else it is greeted when that
+        commits).
+        """
         session = self._sessions.of_node(node_id)
         actor = self._committed.actors.get(node_id)
         if session is None or actor is None or not actor.alive or actor.incarnation != session.incarnation:

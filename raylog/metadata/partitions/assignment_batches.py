@@ -1,4 +1,5 @@
-"""Many Assignments as one frame: hundreds go to the same process when a host dies or a session begins.
+"""Many Assignments as one frame: hundreds go to the same process when a host dies or a session
+begins.
 
 An Assignment names its topic, its replicas' processes and the topic's configs, which take more than
 a kilobyte. A frame of many says each of them once. For 300 partitions of a topic it has a sixtieth

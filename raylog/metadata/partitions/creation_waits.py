@@ -1,8 +1,9 @@
 """Requests that created partitions and wait for the leaders (CreateTopics, CreatePartitions).
 
-Owns the parked replies and their deadlines. The reply leaves when every partition that the request created has a leader: its election
-is committed and its Assignment is on its way, ahead of the reply. A request that overtakes the Assignment waits at the
-leader's process (``raylog.replication.awaited``). So what is answered without an error serves.
+Owns the parked replies and their deadlines. The reply leaves when every partition that the request
+created has a leader: its election is committed and its Assignment is on its way, ahead of the
+reply. A request that overtakes the Assignment waits at the leader's process
+(``raylog.replication.awaited``). So what is answered without an error serves.
 
 =================================  =================================================================================
 the wait ends when                 the answer is
@@ -16,7 +17,8 @@ this controller is deposed         what was decided, where that is committed: an
 
 A timeout of 0 or less waits for the commit alone. Kafka then says REQUEST_TIMED_OUT, too.
 
-Invariants (``check``): a wait that is committed lacks a leader, has a deadline, and is found by each partition that it waits for.
+Invariants (``check``): a wait that is committed lacks a leader, has a deadline, and is found by
+each partition that it waits for.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class CreationWaits:
     def begin(
         self, token: int, reply: Created, created: dict[TopicIdPartition, str], *, timeout_ms: int, now_ms: int
     ) -> None:
-        """A request has created these partitions (each with its topic's name). ``committed`` has to follow the commit."""
+        """A request has created these partitions (each with its topic's name). ``committed`` has to
+        follow the commit.
+        """
         self._waits[token] = _Wait(reply, dict(created), timeout_ms)
         if timeout_ms > 0:
             self._timers.set((CREATION, token), now_ms + timeout_ms)
@@ -114,7 +118,9 @@ class CreationWaits:
         self._end(token, TopicsCreated(()))
 
     def deposed(self) -> list[SendControllerReply]:
-        """The answers to all whose decision is committed. The others are not known to have been carried out."""
+        """The answers to all whose decision is committed. The others are not known to have been
+        carried out.
+        """
         replies = []
         for token, wait in sorted(self._waits.items()):
             if wait.is_committed:

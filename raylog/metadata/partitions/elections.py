@@ -1,7 +1,9 @@
-"""Who may lead a partition, and who is in sync: pure functions over its state and what is known of its replicas.
+"""Who may lead a partition, and who is in sync: pure functions over its state and what is known of
+its replicas.
 
-They own the rules of leadership, ISR and ELR. They know nothing of sessions, time, records or other partitions. The caller says
-of each replica how it stands, and gets the partition's next state (the same object if nothing changes).
+They own the rules of leadership, ISR and ELR. They know nothing of sessions, time, records or other
+partitions. The caller says of each replica how it stands, and gets the partition's next state (the
+same object if nothing changes).
 
 How a replica stands:
 
@@ -11,52 +13,65 @@ ABSENT   nobody has judged it dead, but it cannot act now: no session (it is bei
 DEAD     its process was declared dead, or its log failed in this process
 =======  ============================================================================================================
 
-**Proof.** A member of ISR or ELR is *proven* while its process is the one that was elected or that a leader took into the ISR
-(``ReplicaSlot.admitted``), and after a clean stop. A log that a new process found whole after an unclean stop is not proven: its
-files may have lost acknowledged records at rest, and nothing in them has to show it. No record can be lost from a partition that
+**Proof.** A member of ISR or ELR is *proven* while its process is the one that was elected or that
+a leader took into the ISR (``ReplicaSlot.admitted``), and after a clean stop. A log that a new
+process found whole after an unclean stop is not proven: its files may have lost acknowledged
+records at rest, and nothing in them has to show it. No record can be lost from a partition that
 nobody has led, so there every member is proven.
 
-**Leadership.** A leader that is not dead, with the incarnation that its epoch was given to, stays. While it is ABSENT (it may
-well serve on) nothing changes. Otherwise the leader is the first of, in assignment order:
+**Leadership.** A leader that is not dead, with the incarnation that its epoch was given to, stays.
+While it is ABSENT (it may well serve on) nothing changes. Otherwise the leader is the first of, in
+assignment order:
 
 1. a LIVE, proven member of the ISR;
-2. a LIVE, proven eligible leader (ELR, KIP-966), who becomes the whole ISR while the former ISR joins the ELR;
-3. of the LIVE unproven members of both, without those that lie below the record (see there), the one with the latest epoch and
-   the longest log, once every other member that may still come up has been heard (``wait_for_logs``; the caller bounds the wait);
-4. with both sets empty the last known leader, unless its log was found missing since (unclean); where another LIVE replica or the
-   record knows of committed records that this log lacks, the longest log instead;
-5. where the topic allows it and no ISR or ELR member may still turn up (none is ABSENT), the LIVE replica with the latest epoch
-   and the longest log (unclean, and then it is the whole ISR).
+2. a LIVE, proven eligible leader (ELR, KIP-966), who becomes the whole ISR while the former ISR
+   joins the ELR;
+3. of the LIVE unproven members of both, without those that lie below the record (see there), the
+   one with the latest epoch and the longest log, once every other member that may still come up has
+   been heard (``wait_for_logs``; the caller bounds the wait);
+4. with both sets empty the last known leader, unless its log was found missing since (unclean);
+   where another LIVE replica or the record knows of committed records that this log lacks, the
+   longest log instead;
+5. where the topic allows it and no ISR or ELR member may still turn up (none is ABSENT), the LIVE
+   replica with the latest epoch and the longest log (unclean, and then it is the whole ISR).
 
-Else nobody leads. An unproven log that lacks what another replica knows to be committed leaves ISR and ELR (``without_short_logs``).
+Else nobody leads. An unproven log that lacks what another replica knows to be committed leaves ISR
+and ELR (``without_short_logs``).
 
-**The record.** The controllers keep of each partition a high watermark that was reached, with its leader epoch (``noted``): a lower
-bound of what is committed, a few seconds old (``high_watermark_record``). Nothing on a broker's own disk may show that its log was cut,
-or is an old copy; the record does. An unproven log below it never leads while a member of ISR or ELR may still have more. It
-takes part in the wait, for which replicas that are out of sync are heard, too, as long as no LIVE member reaches the
-record. Then it leaves both sets, and nobody leads until a member with a good log is back, or an unclean election is allowed or
-asked for. Where no member is left rule 4 holds. A log that a clean stop left below the record proves nothing (``weighed``).
-An unclean election gives records up, so it ends the record of its partition (``image``).
+**The record.** The controllers keep of each partition a high watermark that was reached, with its
+leader epoch (``noted``): a lower bound of what is committed, a few seconds old
+(``high_watermark_record``). Nothing on a broker's own disk may show that its log was cut, or is an
+old copy; the record does. An unproven log below it never leads while a member of ISR or ELR may
+still have more. It takes part in the wait, for which replicas that are out of sync are heard, too,
+as long as no LIVE member reaches the record. Then it leaves both sets, and nobody leads until a
+member with a good log is back, or an unclean election is allowed or asked for. Where no member is
+left rule 4 holds. A log that a clean stop left below the record proves nothing (``weighed``). An
+unclean election gives records up, so it ends the record of its partition (``image``).
 
-**Epochs.** Each change of the leader, to nobody as well, raises leader epoch and partition epoch; any other change the
-partition epoch. An epoch belongs to one incarnation.
+**Epochs.** Each change of the leader, to nobody as well, raises leader epoch and partition epoch;
+any other change the partition epoch. An epoch belongs to one incarnation.
 
-**ISR.** The dead leave the ISR when somebody live leads, never before: while nobody leads nothing can be committed, so each
-member of the ISR stays as good as it was, and a death can never empty it. The LIVE unproven leave it then, too, except those
-whose log ends exactly where the log of the elected one does, in the same epoch: it is the same log, and they are proven by it.
-The others rejoin when the leader has seen them catch up. A member whose going leaves the ISR below the
-minimum becomes an eligible leader until the ISR is that large again: below the minimum the high watermark stands still, so
-it holds everything that was committed. Only a suspect log leaves both (``opened``).
+**ISR.** The dead leave the ISR when somebody live leads, never before: while nobody leads nothing
+can be committed, so each member of the ISR stays as good as it was, and a death can never empty it.
+The LIVE unproven leave it then, too, except those whose log ends exactly where the log of the
+elected one does, in the same epoch: it is the same log, and they are proven by it. The others
+rejoin when the leader has seen them catch up. A member whose going leaves the ISR below the minimum
+becomes an eligible leader until the ISR is that large again: below the minimum the high watermark
+stands still, so it holds everything that was committed. Only a suspect log leaves both
+(``opened``).
 
-**Draining.** A broker that is being drained leads only what nobody else can lead: its leaders go to another LIVE member of the ISR as soon
-as there is one, and an election takes it last. It stays in the ISRs where it is; joining one is refused (``partition_decisions``).
+**Draining.** A broker that is being drained leads only what nobody else can lead: its leaders go to
+another LIVE member of the ISR as soon as there is one, and an election takes it last. It stays in
+the ISRs where it is; joining one is refused (``partition_decisions``).
 
-**Damage.** A live replica whose log has damaged bytes leads only where no live ISR member without damage can. When one can, a new
-leader epoch begins under it (or under the same leader, where only a follower is damaged), and the damaged replica is in neither ISR nor
-ELR: from then on nobody counts on what it holds, and what it was seen to hold in the old epoch counts for nothing, so it may drop the
-damage and copy from the leader. Where every live ISR member is damaged, nothing is dropped.
+**Damage.** A live replica whose log has damaged bytes leads only where no live ISR member without
+damage can. When one can, a new leader epoch begins under it (or under the same leader, where only a
+follower is damaged), and the damaged replica is in neither ISR nor ELR: from then on nobody counts
+on what it holds, and what it was seen to hold in the old epoch counts for nothing, so it may drop
+the damage and copy from the leader. Where every live ISR member is damaged, nothing is dropped.
 
-**A partition that nobody has led yet** (leader epoch −1) holds no record, so no log of it can be suspect.
+**A partition that nobody has led yet** (leader epoch −1) holds no record, so no log of it can be
+suspect.
 """
 
 from __future__ import annotations
@@ -79,9 +94,11 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What is known of one replica. ``incarnation`` 0: no process has registered. The log's ends are those of its opening.
+    """What is known of one replica. ``incarnation`` 0: no process has registered. The log's ends
+    are those of its opening.
 
-    ``condition`` is CLEAN for a log that this process was already judged by. ``may_come_up``: if it is not LIVE, it may be soon.
+    ``condition`` is CLEAN for a log that this process was already judged by. ``may_come_up``: if it
+    is not LIVE, it may be soon.
     """
 
     standing: Standing
@@ -117,12 +134,14 @@ def settled(
     wait_for_logs: bool = False,
     noted: HighWatermark | None = None,
 ) -> PartitionState:
-    """The state that follows from how the replicas stand now. ``without_short_logs`` comes before it.
+    """The state that follows from how the replicas stand now. ``without_short_logs`` comes before
+    it.
 
     ``noted`` is what the record says of this partition.
 
-    ``wait_for_preferred`` keeps a partition that nobody has led yet from going to any but its first replica, ``wait_for_logs`` one
-    whose live members are all unproven from going to any of them before the others' logs are known.
+    ``wait_for_preferred`` keeps a partition that nobody has led yet from going to any but its first
+    replica, ``wait_for_logs`` one whose live members are all unproven from going to any of them
+    before the others' logs are known.
     """
     waits = _Waits(wait_for_preferred, wait_for_logs)
     leader = candidates.get(state.leader)
@@ -150,7 +169,9 @@ def is_proven(state: PartitionState, candidate: Candidate) -> bool:
 
 
 def awaits_logs(state: PartitionState, candidates: Candidates) -> bool:
-    """Whether nobody leads, though a member of ISR or ELR is LIVE: the logs of the others are awaited."""
+    """Whether nobody leads, though a member of ISR or ELR is LIVE: the logs of the others are
+    awaited.
+    """
     return state.leader == NO_LEADER and bool(_unproven(state, candidates))
 
 
@@ -164,7 +185,9 @@ def _is_unproven(state: PartitionState, candidate: Candidate) -> bool:
 
 
 def without_short_logs(state: PartitionState, candidates: Candidates) -> PartitionState:
-    """The state without the unproven members whose log lacks what another LIVE replica knows to be committed."""
+    """The state without the unproven members whose log lacks what another LIVE replica knows to be
+    committed.
+    """
     unproven = _unproven(state, candidates)
     if not unproven:
         return state
@@ -178,7 +201,8 @@ def without_short_logs(state: PartitionState, candidates: Candidates) -> Partiti
 def _witnesses(state: PartitionState, candidates: Candidates) -> list[Candidate]:
     """The LIVE replicas whose high watermark counts.
 
-    After an unclean election a replica outside ISR and ELR may know of records that this election gave up.
+    After an unclean election a replica outside ISR and ELR may know of records that this election
+    gave up.
     """
     members = state.isr + state.elr
     return [
@@ -198,9 +222,11 @@ def is_below(log: Candidate | ReplicaStatus, mark: HighWatermark | None) -> bool
 
 
 def weighed(status: ReplicaStatus, noted: HighWatermark | None) -> ReplicaStatus:
-    """The status of a log that was just opened as it is to be taken: a clean stop proves nothing of a log below the record.
+    """The status of a log that was just opened as it is to be taken: a clean stop proves nothing of
+    a log below the record.
 
-    It is an old copy. Later the same log may not be judged so: the record grows, and the status doesn't.
+    It is an old copy. Later the same log may not be judged so: the record grows, and the status
+    doesn't.
     """
     is_old = status.condition is Condition.CLEAN and is_below(status, noted)
     return replace(status, condition=Condition.WHOLE) if is_old else status
@@ -224,7 +250,9 @@ def without_members(state: PartitionState, brokers: Collection[int]) -> Partitio
 
 
 def preferred(state: PartitionState, candidates: Candidates, *, min_isr: int) -> PartitionState:
-    """The state with its first replica as leader, if that is LIVE, in sync and not being drained; else the same state."""
+    """The state with its first replica as leader, if that is LIVE, in sync and not being drained;
+    else the same state.
+    """
     first = state.brokers[0]
     if state.leader == first or first not in state.isr or not may_take_over(candidates[first]):
         return state
@@ -232,8 +260,9 @@ def preferred(state: PartitionState, candidates: Candidates, *, min_isr: int) ->
 
 
 def handed_over(state: PartitionState, candidates: Candidates, *, min_isr: int) -> PartitionState:
-    """The state without its leader: with another LIVE, proven, undamaged member of the ISR at its place that is not being drained,
-    or with nobody."""
+    """The state without its leader: with another LIVE, proven, undamaged member of the ISR at its
+    place that is not being drained, or with nobody.
+    """
     able = (broker for broker in state.brokers if broker in state.isr and broker != state.leader)
     successor = next((broker for broker in able if may_take_over(candidates[broker])), None)
     if successor is None:
@@ -242,10 +271,12 @@ def handed_over(state: PartitionState, candidates: Candidates, *, min_isr: int) 
 
 
 def opened(state: PartitionState, broker_id: int, incarnation: int, status: ReplicaStatus) -> PartitionState:
-    """The state after a process has said in what condition it found its log; ``settled`` has to follow.
+    """The state after a process has said in what condition it found its log; ``settled`` has to
+    follow.
 
-    A log is judged once per incarnation. ISR and ELR membership survives any restart but one whose log is suspect or missing. A log
-    with records of a leader epoch that was never given to anybody is corrupt, hence suspect.
+    A log is judged once per incarnation. ISR and ELR membership survives any restart but one whose
+    log is suspect or missing. A log with records of a leader epoch that was never given to anybody
+    is corrupt, hence suspect.
     """
     slot = state.slot(broker_id)
     assert slot is not None, f"broker {broker_id} holds no replica of {state}"
@@ -258,7 +289,8 @@ def opened(state: PartitionState, broker_id: int, incarnation: int, status: Repl
         return admitted(state, {broker_id: incarnation}) if never_opened else state
     after = without_members(state, (broker_id,))  # if it led, then by another incarnation: this one was not elected yet
     if status.condition is Condition.MISSING and after.last_known_leader == broker_id:
-        # What it led with is gone. The next process will find the log that this one has begun, and call it suspect.
+        # What it led with is gone. The next process will find the log that this one has begun, and
+        # call it suspect.
         after = replace(after, last_known_leader=NO_LEADER)
     return after
 
@@ -266,8 +298,9 @@ def opened(state: PartitionState, broker_id: int, incarnation: int, status: Repl
 def restarted(state: PartitionState, broker_id: int, former: int) -> PartitionState:
     """The state after another process than ``former`` (0: none) has said hello; ``opened`` follows.
 
-    The former one may have opened the replica, and copied records that the leader took for committed, before anybody heard of it.
-    So in a partition that somebody has led a missing log is a lost one from now on.
+    The former one may have opened the replica, and copied records that the leader took for
+    committed, before anybody heard of it. So in a partition that somebody has led a missing log is
+    a lost one from now on.
     """
     slot = state.slot(broker_id)
     assert slot is not None, f"broker {broker_id} holds no replica of {state}"
@@ -277,7 +310,9 @@ def restarted(state: PartitionState, broker_id: int, former: int) -> PartitionSt
 
 
 def admitted(state: PartitionState, incarnations: Mapping[int, int]) -> PartitionState:
-    """The state with these brokers' processes noted as judged; no epoch moves, because nothing is decided by it."""
+    """The state with these brokers' processes noted as judged; no epoch moves, because nothing is
+    decided by it.
+    """
     slots = tuple(_admit(slot, incarnations.get(slot.broker_id, 0)) for slot in state.replicas)
     return state if slots == state.replicas else replace(state, replicas=slots)
 
@@ -296,7 +331,9 @@ def with_other_minimum(state: PartitionState) -> PartitionState:
 
 
 def _without_damaged(state: PartitionState, candidates: Candidates, min_isr: int) -> PartitionState:
-    """The state in a new epoch without damaged replicas in the ISR; the same one if there is none, or nobody else to lead."""
+    """The state in a new epoch without damaged replicas in the ISR; the same one if there is none,
+    or nobody else to lead.
+    """
     damaged = {broker for broker in state.brokers if _is_to_leave(state, broker, candidates[broker])}
     if not damaged:
         return state
@@ -317,14 +354,18 @@ def _without_damaged(state: PartitionState, candidates: Candidates, min_isr: int
 
 
 def _is_to_leave(state: PartitionState, broker: int, candidate: Candidate) -> bool:
-    """Whether a damaged replica is counted on, or may have been seen by its leader, in this epoch, to hold what it will drop."""
+    """Whether a damaged replica is counted on, or may have been seen by its leader, in this epoch,
+    to hold what it will drop.
+    """
     if not candidate.is_damaged or candidate.standing is not Standing.LIVE:
         return False
     return broker in state.isr or broker in state.elr or candidate.damaged_in >= state.leader_epoch
 
 
 def _survivors(state: PartitionState, candidates: Candidates) -> tuple[int, ...]:
-    """The ISR under a proven leader: without the dead, and without those who have yet to prove that they hold everything."""
+    """The ISR under a proven leader: without the dead, and without those who have yet to prove that
+    they hold everything.
+    """
     return tuple(
         member
         for member in state.isr
@@ -381,7 +422,9 @@ def _elected(
 def _led_by_longest(
     state: PartitionState, unproven: Sequence[int], candidates: Candidates, min_isr: int
 ) -> PartitionState:
-    """The state under that one of these members, all LIVE, which has the latest epoch and the longest log."""
+    """The state under that one of these members, all LIVE, which has the latest epoch and the
+    longest log.
+    """
 
     def rank(broker: int) -> tuple[tuple[int, int], bool, bool]:
         return _length(candidates[broker]), broker in state.isr, not candidates[broker].is_draining
@@ -397,7 +440,9 @@ def _led_by_longest(
 
 
 def may_take_over(candidate: Candidate) -> bool:
-    """Whether leadership can be moved by choice to this member of the ISR: LIVE, proven, neither damaged nor being drained."""
+    """Whether leadership can be moved by choice to this member of the ISR: LIVE, proven, neither
+    damaged nor being drained.
+    """
     return (
         candidate.standing is Standing.LIVE
         and candidate.condition is Condition.CLEAN

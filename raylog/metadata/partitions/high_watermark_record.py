@@ -1,16 +1,19 @@
-"""The active controller's part in the record of high watermarks: it takes leaders' reports and writes them down together.
+"""The active controller's part in the record of high watermarks: it takes leaders' reports and
+writes them down together.
 
-Leaders report high watermarks that have moved (``replication.checkpoint_rounds``). What is news waits here, the newest of each
-partition, until one record takes all of it into the metadata log, at most every ``high.watermark.record.interval.ms``.
-Nothing waits, and nothing is written, where no high watermark moves. What waits is lost with this controller; leaders report
-to the next one all that they have.
+Leaders report high watermarks that have moved (``replication.checkpoint_rounds``). What is news
+waits here, the newest of each partition, until one record takes all of it into the metadata log, at
+most every ``high.watermark.record.interval.ms``. Nothing waits, and nothing is written, where no
+high watermark moves. What waits is lost with this controller; leaders report to the next one all
+that they have.
 
 A mark is written only where these hold, at that moment:
 
 - It is the word of the present leader, in its present epoch. A later leader reports for itself.
 - It is ahead of what is recorded. A new leader may know less for a while.
-- Every member of the ISR has its log open, as far as this controller knows. Else the leader may already count records that a
-  member has copied since it opened its log, while what it said when it opened is still on its way: that log would look cut.
+- Every member of the ISR has its log open, as far as this controller knows. Else the leader may
+  already count records that a member has copied since it opened its log, while what it said when it
+  opened is still on its way: that log would look cut.
 
 What the record is for is said in ``elections``. An unclean election ends it (``image``).
 """
@@ -57,7 +60,9 @@ class HighWatermarkRecord:
         self._arm(now_ms)
 
     def write(self, now_ms: int) -> None:
-        """The time has come: decide one record of what may be written; what may not be yet waits on."""
+        """The time has come: decide one record of what may be written; what may not be yet waits
+        on.
+        """
         due: dict[TopicIdPartition, HighWatermark] = {}
         waiting, self._waiting = self._waiting, {}
         for id, mark in sorted(waiting.items()):

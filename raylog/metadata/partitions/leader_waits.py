@@ -1,8 +1,8 @@
 """Clients that wait for a leader newer than the one they had (``AwaitLeader``).
 
-Owns the parked requests and their deadlines. A wait ends when a commit brings a live leader of a newer epoch; when its topic is deleted,
-with UNKNOWN_TOPIC_OR_PARTITION; or at its deadline, with whoever leads alive, or LEADER_NOT_AVAILABLE. Whether a leader is alive is
-asked of the caller.
+Owns the parked requests and their deadlines. A wait ends when a commit brings a live leader of a
+newer epoch; when its topic is deleted, with UNKNOWN_TOPIC_OR_PARTITION; or at its deadline, with
+whoever leads alive, or LEADER_NOT_AVAILABLE. Whether a leader is alive is asked of the caller.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class LeaderWaits:
         return replies
 
     def topic_deleted(self) -> list[SendControllerReply]:
-        """A topic has gone from the committed image: who waits for one that is not there need not wait any longer."""
+        """A topic has gone from the committed image: who waits for one that is not there need not
+        wait any longer.
+        """
         gone = [partition for partition in self._waiting if self._committed.topic_named(partition.topic) is None]
         return [reply for partition in gone for reply in self.changed(partition)]
 

@@ -1,18 +1,22 @@
-"""Who leads because somebody wants it: elections by hand, draining brokers, and leaders that return to the preferred replicas by
-themselves.
+"""Who leads because somebody wants it: elections by hand, draining brokers, and leaders that return
+to the preferred replicas by themselves.
 
-Owns the questions over many partitions; the rules for one are ``elections``' and reach it through ``PartitionDecisions``. It knows
-nothing of sessions or frames.
+Owns the questions over many partitions; the rules for one are ``elections``' and reach it through
+``PartitionDecisions``. It knows nothing of sessions or frames.
 
-**Balance** (Kafka's ``auto.leader.rebalance.enable``). Every ``leader.imbalance.check.interval.seconds`` the partitions are grouped by
-their preferred leader, the first of their replicas. Where more than ``leader.imbalance.per.broker.percentage`` of a broker's are led by
-somebody else, each of them is given back to it if its replica there is live and in sync. Exactly the percentage is not yet too much.
-All three are cluster-wide configs (``broker_configs``).
+**Balance** (Kafka's ``auto.leader.rebalance.enable``). Every
+``leader.imbalance.check.interval.seconds`` the partitions are grouped by their preferred leader,
+the first of their replicas. Where more than ``leader.imbalance.per.broker.percentage`` of a
+broker's are led by somebody else, each of them is given back to it if its replica there is live and
+in sync. Exactly the percentage is not yet too much. All three are cluster-wide configs
+(``broker_configs``).
 
-**Draining** (Kafka's controlled shutdown, but until it is ended by hand). The record and the elections that follow from it are one
-decision; new leaders hear of it first, and the old one answers NOT_LEADER_OR_FOLLOWER with a hint where to go, so a partition is away
-for as long as its clients need to turn round. What nobody else can lead yet moves as soon as somebody can (``elections``).
-A broker whose node is about to go, by Ray's word, is drained in the same way until another process of it says hello.
+**Draining** (Kafka's controlled shutdown, but until it is ended by hand). The record and the
+elections that follow from it are one decision; new leaders hear of it first, and the old one
+answers NOT_LEADER_OR_FOLLOWER with a hint where to go, so a partition is away for as long as its
+clients need to turn round. What nobody else can lead yet moves as soon as somebody can
+(``elections``). A broker whose node is about to go, by Ray's word, is drained in the same way until
+another process of it says hello.
 """
 
 from __future__ import annotations
@@ -52,7 +56,9 @@ class Leadership:
         self._settings = settings
 
     def begin(self, now_ms: int) -> None:
-        """Balance is looked at for the first time one interval from now, and again so after each change of the interval."""
+        """Balance is looked at for the first time one interval from now, and again so after each
+        change of the interval.
+        """
         settings = self._settings.in_image(self._ledger.latest)
         if settings.auto_leader_rebalance_enable:
             self._timers.set((IMBALANCE,), now_ms + settings.leader_imbalance_check_interval_seconds * 1_000)
@@ -60,7 +66,9 @@ class Leadership:
             self._timers.cancel((IMBALANCE,))
 
     def restore_balance(self, now_ms: int) -> None:
-        """The interval has passed: give leaders back to brokers that lead too few of the partitions that prefer them."""
+        """The interval has passed: give leaders back to brokers that lead too few of the partitions
+        that prefer them.
+        """
         self.begin(now_ms)
         latest = self._ledger.latest
         percentage = self._settings.in_image(latest).leader_imbalance_per_broker_percentage
@@ -80,7 +88,9 @@ class Leadership:
         return BrokerDrained(moved=tuple(each for each in led if each not in remaining), remaining=tuple(remaining))
 
     def leave(self, broker_id: int, incarnation: int, now_ms: int) -> None:
-        """That process of the Broker says that its node is about to go. Said again it changes nothing."""
+        """That process of the Broker says that its node is about to go. Said again it changes
+        nothing.
+        """
         if self._ledger.latest.leaving.get(broker_id) != incarnation:
             self._ledger.add(BrokerLeaving(broker_id, incarnation))
             self._settle(broker_id, now_ms)
@@ -119,7 +129,9 @@ def _led_by(image: MetadataImage, broker_id: int) -> list[tuple[str, int]]:
 
 
 def imbalanced(image: MetadataImage, *, percentage: int) -> list[TopicIdPartition]:
-    """The partitions that another than their preferred leader leads, of the brokers for which these are too many."""
+    """The partitions that another than their preferred leader leads, of the brokers for which these
+    are too many.
+    """
     preferring: dict[int, int] = {}
     elsewhere: dict[int, list[TopicIdPartition]] = {}
     for topic_id, topic in sorted(image.topics.items()):

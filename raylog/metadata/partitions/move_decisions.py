@@ -1,7 +1,9 @@
-"""Decisions about moves of replicas between the server actors of a disk: what is refused, and by which words.
+"""Decisions about moves of replicas between the server actors of a disk: what is refused, and by
+which words.
 
-Owns validation only. What a move does to a partition is ``moves``', its consequences ``PartitionDecisions``'. A move is refused while the
-replica's own process is out of sight: it may lead, and nobody could tell it to let go.
+Owns validation only. What a move does to a partition is ``moves``', its consequences
+``PartitionDecisions``'. A move is refused while the replica's own process is out of sight: it may
+lead, and nobody could tell it to let go.
 """
 
 from __future__ import annotations

@@ -1,22 +1,25 @@
-"""How a replica gets from one server actor to another of its disk: a pure function over the partition's state.
+"""How a replica gets from one server actor to another of its disk: a pure function over the
+partition's state.
 
-The folder stays where it is, and so do the log and the broker's place among the replicas; only the actor in the slot changes.
-One decision does it all:
+The folder stays where it is, and so do the log and the broker's place among the replicas; only the
+actor in the slot changes. One decision does it all:
 
-- **Leadership** leaves first. If the replica leads, another LIVE, proven member of the ISR takes over, in a new epoch; where there is
-  none, nobody leads until the new process has opened the log. The new process is never given leadership before it has reported how
-  it found the log.
-- **The leader epoch** rises if another replica leads, too. The new process may have held the replica before, and a fetch of that time
-  may still be on its way; the older epoch fences it (as in ``reassignments``).
-- **The slot** names the new actor. Whose log was judged before is void: what the new process finds is judged by the usual rules
-  (``elections.opened``). A log that was closed cleanly keeps its places in ISR and ELR; one whose old process was killed is
-  whole or suspect.
-- **The ISR** is left at once where the rest is no smaller than the minimum and somebody leads. Otherwise acknowledgements would wait
-  for the opening of the log, and for as long as the new process is slow or dies. The replica joins again when it has caught up.
+- **Leadership** leaves first. If the replica leads, another LIVE, proven member of the ISR takes
+  over, in a new epoch; where there is none, nobody leads until the new process has opened the log.
+  The new process is never given leadership before it has reported how it found the log.
+- **The leader epoch** rises if another replica leads, too. The new process may have held the
+  replica before, and a fetch of that time may still be on its way; the older epoch fences it (as in
+  ``reassignments``).
+- **The slot** names the new actor. Whose log was judged before is void: what the new process finds
+  is judged by the usual rules (``elections.opened``). A log that was closed cleanly keeps its
+  places in ISR and ELR; one whose old process was killed is whole or suspect.
+- **The ISR** is left at once where the rest is no smaller than the minimum and somebody leads.
+  Otherwise acknowledgements would wait for the opening of the log, and for as long as the new
+  process is slow or dies. The replica joins again when it has caught up.
 
-No two processes ever have the log open: each locks the folder. The old process is told to let go (``Release``), the new one waits for the
-lock. Who holds a replica without being assigned it is told again in each session, so a crash of anybody at any point ends with the
-replica at the new actor.
+No two processes ever have the log open: each locks the folder. The old process is told to let go
+(``Release``), the new one waits for the lock. Who holds a replica without being assigned it is told
+again in each session, so a crash of anybody at any point ends with the replica at the new actor.
 """
 
 from __future__ import annotations

@@ -1,17 +1,21 @@
-"""Decisions about single partitions: elections as replicas come and go, and the ISR changes that leaders ask for.
+"""Decisions about single partitions: elections as replicas come and go, and the ISR changes that
+leaders ask for.
 
-Brings together the rules (``elections``), the latest image and what is known of the processes (``sessions``); adds the records
-that follow to the ledger. It knows nothing of frames to be sent: those follow from the commit.
+Brings together the rules (``elections``), the latest image and what is known of the processes
+(``sessions``); adds the records that follow to the ledger. It knows nothing of frames to be sent:
+those follow from the commit.
 
-The standing of a replica is that of its log in its process: LIVE when its node's current session has opened it, DEAD when the
-process was declared dead, when the log failed in this process, when its disk is offline, or when its first process could not be
-created; else ABSENT.
+The standing of a replica is that of its log in its process: LIVE when its node's current session
+has opened it, DEAD when the process was declared dead, when the log failed in this process, when
+its disk is offline, or when its first process could not be created; else ABSENT.
 
-**Moves.** A replica that led, was its partition's preferred one and was moved to another actor of its disk leads again as soon as it is in
-sync. A new controller does not know of that; then the leaders' balance brings the leadership back (``leadership``).
+**Moves.** A replica that led, was its partition's preferred one and was moved to another actor of
+its disk leads again as soon as it is in sync. A new controller does not know of that; then the
+leaders' balance brings the leadership back (``leadership``).
 
-**Waiting.** Two elections may wait: the first one of a partition for its preferred leader, and one after an unclean stop for the
-logs of those who may still come up (``elections``). Each wait has a timer by the partition, which ends it.
+**Waiting.** Two elections may wait: the first one of a partition for its preferred leader, and one
+after an unclean stop for the logs of those who may still come up (``elections``). Each wait has a
+timer by the partition, which ends it.
 """
 
 from __future__ import annotations
@@ -56,7 +60,9 @@ class PartitionDecisions:
         unstartable: Callable[[int], bool],
         has_failed: Callable[[uuid.UUID], bool],
     ) -> None:
-        """``unstartable`` says of a node that its last creation failed, ``has_failed`` of a disk that it is offline."""
+        """``unstartable`` says of a node that its last creation failed, ``has_failed`` of a disk
+        that it is offline.
+        """
         self._has_failed = has_failed
         self._ledger = ledger
         self._sessions = sessions
@@ -73,7 +79,9 @@ class PartitionDecisions:
         return effective_configs.integer(self._ledger.latest, topic, "min.insync.replicas")
 
     def serves(self, id: TopicIdPartition) -> bool:
-        """Whether it takes writes with ``acks=all``: somebody leads, and enough replicas are in sync."""
+        """Whether it takes writes with ``acks=all``: somebody leads, and enough replicas are in
+        sync.
+        """
         topic = self._ledger.latest.topics[id.topic_id]
         state = topic.partitions[id.partition]
         return state.leader != NO_LEADER and len(state.isr) >= self.min_isr(topic, state)
@@ -247,7 +255,9 @@ class PartitionDecisions:
         self.settle([status.id], now_ms)
 
     def restarted(self, session: Session, former: int) -> None:
-        """That session's process is another than ``former``, the last one that the node had; ``judge`` has to follow."""
+        """That session's process is another than ``former``, the last one that the node had;
+        ``judge`` has to follow.
+        """
         for id in self._ledger.latest.partitions_on(session.node_id):
             topic = self._ledger.latest.topics[id.topic_id]
             state = topic.partitions[id.partition]
@@ -273,7 +283,9 @@ class PartitionDecisions:
         self._change(topic, status.id, state, after)
 
     def damaged(self, session: Session, id: TopicIdPartition, leader_epoch: int, damage: str, now_ms: int) -> None:
-        """A process has found damaged bytes in a log that it has open; ``damage`` empty: it has dropped them."""
+        """A process has found damaged bytes in a log that it has open; ``damage`` empty: it has
+        dropped them.
+        """
         self.note_damage(session, id, leader_epoch, damage)
         self.settle([id], now_ms)
 
@@ -374,7 +386,9 @@ class PartitionDecisions:
             self._ledger.hold(LetGo(session.session_id, id))
 
     def _dismiss(self, topic: Topic, id: TopicIdPartition, slot: ReplicaSlot) -> None:
-        """A replica has moved away: its folder is to be deleted, and if it ever comes back to that process it has to open anew."""
+        """A replica has moved away: its folder is to be deleted, and if it ever comes back to that
+        process it has to open anew.
+        """
         session = self._sessions.of_node(slot.node_id)
         if session is not None:
             session.forget(id)
@@ -382,7 +396,9 @@ class PartitionDecisions:
             self._ledger.add(RemovalPending(id.topic_id, id.partition, slot.node_id, slot.directory_id, topic.name))
 
     def elect(self, id: TopicIdPartition, type: ElectionType) -> tuple[ErrorCode, str | None]:
-        """An election by hand, of the preferred leader or an unclean one where nobody leads: the error and its reason."""
+        """An election by hand, of the preferred leader or an unclean one where nobody leads: the
+        error and its reason.
+        """
         topic = self._ledger.latest.topics[id.topic_id]
         state = topic.partitions[id.partition]
         candidates = self._candidates(id, state)
@@ -416,10 +432,11 @@ class PartitionDecisions:
     # -------------------------------------------------------------- ISR changes
 
     def alter(self, session: Session, request: AlterPartition, now_ms: int) -> ErrorCode:
-        """Decide a leader's request for another ISR (KIP-841, 903). The error, or none when it is decided.
+        """Decide a leader's request for another ISR (KIP-841, 903). The error, or none when it is
+        decided.
 
-        NEW_LEADER_ELECTED: it is decided, and ended the asker's leadership, since it completed a reassignment or there is now somebody to
-        take over from a broker that is being drained.
+        NEW_LEADER_ELECTED: it is decided, and ended the asker's leadership, since it completed a
+        reassignment or there is now somebody to take over from a broker that is being drained.
         """
         topic = self._ledger.latest.topics.get(request.topic_id)
         state = topic.partitions.get(request.partition) if topic is not None else None
@@ -450,7 +467,9 @@ class PartitionDecisions:
 
     @staticmethod
     def _may_be_in_sync(state: PartitionState, broker: int, incarnation: int, candidate: Candidate) -> bool:
-        """A newcomer has to be live, of the incarnation that was seen fetching, and not being drained; a member may be out of sight."""
+        """A newcomer has to be live, of the incarnation that was seen fetching, and not being
+        drained; a member may be out of sight.
+        """
         if candidate.standing is Standing.DEAD:
             return False
         if broker in state.isr and candidate.standing is Standing.ABSENT:
@@ -460,7 +479,9 @@ class PartitionDecisions:
         return candidate.standing is Standing.LIVE and incarnation == candidate.incarnation
 
     def check(self) -> None:
-        """Each leader's epoch is of its registered process; nothing is configured that is not known."""
+        """Each leader's epoch is of its registered process; nothing is configured that is not
+        known.
+        """
         latest = self._ledger.latest
         for topic in latest.topics.values():
             assert topic_configs.TOPIC_CONFIGS.keys() >= topic.configs.keys(), topic

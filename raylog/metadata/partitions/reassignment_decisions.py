@@ -1,8 +1,10 @@
-"""Decisions about reassignments: which replicas a partition shall have, by broker; listing those that are under way.
+"""Decisions about reassignments: which replicas a partition shall have, by broker; listing those
+that are under way.
 
-Owns validation, the choice of disk and server actor for what is added, and the answers. The way from here to there is ``reassignments``',
-its end ``PartitionDecisions.settle``'s. A broker's disk on which an older replica of the partition still waits to be deleted is not
-taken: two processes would have the same folder.
+Owns validation, the choice of disk and server actor for what is added, and the answers. The way
+from here to there is ``reassignments``', its end ``PartitionDecisions.settle``'s. A broker's disk
+on which an older replica of the partition still waits to be deleted is not taken: two processes
+would have the same folder.
 """
 
 from __future__ import annotations
@@ -116,7 +118,9 @@ class Reassignments:
         return tuple(state.slot(broker) or places.slot(topic, broker, disks[broker]) for broker in brokers)
 
     def list(self, request: ListReassignments) -> ReassignmentsListed:
-        """Those under way, of the partitions that are named or of all; one that is not there is left out, as in Kafka."""
+        """Those under way, of the partitions that are named or of all; one that is not there is
+        left out, as in Kafka.
+        """
         image = self._ledger.committed
         found = []
         for name, topic_id in sorted(image.topic_ids.items()):
@@ -144,7 +148,9 @@ class _Places:
         self._replicas_on_disk[directory_id] = self._replicas_on_disk.get(directory_id, 0) + 1
 
     def disk(self, id: TopicIdPartition, broker: int) -> uuid.UUID:
-        """The least loaded disk of the broker that works and where no older replica of the partition waits to be deleted."""
+        """The least loaded disk of the broker that works and where no older replica of the
+        partition waits to be deleted.
+        """
         doomed = {
             removal.directory_id for key, removal in self._image.removals.items() if (key.topic_id, key.partition) == id
         }

@@ -1,7 +1,8 @@
-"""How one partition gets from one set of replicas to another (KIP-455): pure functions over its state.
+"""How one partition gets from one set of replicas to another (KIP-455): pure functions over its
+state.
 
-They own the rules of ``adding`` and ``removing``. They know nothing of requests, disks or records. ``target`` is what somebody wants,
-``origin`` what the partition has without what is being added.
+They own the rules of ``adding`` and ``removing``. They know nothing of requests, disks or records.
+``target`` is what somebody wants, ``origin`` what the partition has without what is being added.
 
 A reassignment runs through these states, all of them plain ``PartitionState``s::
 
@@ -11,14 +12,18 @@ A reassignment runs through these states, all of them plain ``PartitionState``s:
     [3 1 2 0]           0 1 2 3     3        0            3 has joined the ISR: complete at once, in the same decision
     [3 1 2]             1 2 3                             0 is told to delete its folder; if it led, another of the target leads
 
-**Complete** when all that are added are in sync, what stays in sync is no less than the minimum ISR of the target, and somebody of the
-target leads or can. The minimum is stricter than Kafka's rule: a removal never leaves records that are committed in fewer copies than
-the topic asks for while more can still come. **Cancelling** is a reassignment to the origin. A **changed** target starts from the origin
-again: what an unfinished reassignment had added and the new one does not want is dropped at once, in sync or not.
+**Complete** when all that are added are in sync, what stays in sync is no less than the minimum ISR
+of the target, and somebody of the target leads or can. The minimum is stricter than Kafka's rule: a
+removal never leaves records that are committed in fewer copies than the topic asks for while more
+can still come. **Cancelling** is a reassignment to the origin. A **changed** target starts from the
+origin again: what an unfinished reassignment had added and the new one does not want is dropped at
+once, in sync or not.
 
-**Epochs.** A replica that is added to a process of its own is told from all earlier ones by its incarnation. One that is packed into a
-process that runs already may have been there before, and a fetch of that time may still be on its way to the leader: it must not count
-for the new one, which is empty. So the leader gets a new epoch then (``renews_epoch``), and the late fetch is fenced by the old.
+**Epochs.** A replica that is added to a process of its own is told from all earlier ones by its
+incarnation. One that is packed into a process that runs already may have been there before, and a
+fetch of that time may still be on its way to the leader: it must not count for the new one, which
+is empty. So the leader gets a new epoch then (``renews_epoch``), and the late fetch is fenced by
+the old.
 
 A change that would drop everybody who certainly has what is committed is impossible (``None``).
 """
@@ -49,9 +54,11 @@ def is_under_way(state: PartitionState) -> bool:
 def started(
     state: PartitionState, wanted: tuple[ReplicaSlot, ...], *, renews_epoch: bool = False
 ) -> PartitionState | None:
-    """The state on its way to these replicas, in this order; None if nobody who has all that is committed would be left.
+    """The state on its way to these replicas, in this order; None if nobody who has all that is
+    committed would be left.
 
-    ``wanted`` names the slots of ``state`` for the brokers that have a replica already. ``completed`` has to follow.
+    ``wanted`` names the slots of ``state`` for the brokers that have a replica already.
+    ``completed`` has to follow.
     """
     before = origin(state)
     brokers = tuple(slot.broker_id for slot in wanted)
@@ -80,7 +87,9 @@ def started(
 
 
 def completed(state: PartitionState, candidates: Candidates, *, min_insync_replicas: int) -> PartitionState:
-    """The state without the replicas that were to be removed, if the reassignment can end now; else the same state."""
+    """The state without the replicas that were to be removed, if the reassignment can end now; else
+    the same state.
+    """
     if not is_under_way(state) or state.leader == NO_LEADER:
         return state
     replicas = target(state)
@@ -108,7 +117,9 @@ def completed(state: PartitionState, candidates: Candidates, *, min_insync_repli
 
 
 def _somebody_stays(state: PartitionState, kept: set[int]) -> bool:
-    """Of those who have what is committed: the ISR; without one the ELR; without either the last known leader."""
+    """Of those who have what is committed: the ISR; without one the ELR; without either the last
+    known leader.
+    """
     if state.isr or state.elr:
         return not kept.isdisjoint(state.isr or state.elr)
     return state.last_known_leader == NO_LEADER or state.last_known_leader in kept

@@ -1,8 +1,10 @@
-"""Decisions about topics: create, delete, grow. Each is ``decide(image, request, …) → (records, reply)`` and changes nothing.
+"""Decisions about topics: create, delete, grow. Each is ``decide(image, request, …) → (records,
+reply)`` and changes nothing.
 
-Owns validation and the records that follow. Where replicas go is the planner's choice (a callable, so that the core need not
-import it), which actor holds them is ``NodeSlots``'. A new partition has every assigned replica in its ISR, no leader, and
-leader epoch −1; its first election follows when replicas have opened (``elections``).
+Owns validation and the records that follow. Where replicas go is the planner's choice (a callable,
+so that the core need not import it), which actor holds them is ``NodeSlots``'. A new partition has
+every assigned replica in its ISR, no leader, and leader epoch −1; its first election follows when
+replicas have opened (``elections``).
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ class BrokerPlaces:
 
 
 class Planner(Protocol):
-    """``raylog.placement.planner.plan_replicas``, or another of its shape. It may raise KafkaErrors."""
+    """``raylog.placement.planner.plan_replicas``, or another of its shape. It may raise
+    KafkaErrors.
+    """
 
     def __call__(
         self,
@@ -91,7 +95,9 @@ class Planner(Protocol):
 
 
 class TopicDecisions:
-    """One event's decisions about topics against one image; what it decides for one topic counts for the next."""
+    """One event's decisions about topics against one image; what it decides for one topic counts
+    for the next.
+    """
 
     def __init__(
         self,
@@ -104,7 +110,9 @@ class TopicDecisions:
         defaults: CreationDefaults = NO_DEFAULTS,
         failed_disks: Collection[uuid.UUID] = (),
     ) -> None:
-        """``brokers`` take replicas; those that are down only where there are too few others, or where named by hand."""
+        """``brokers`` take replicas; those that are down only where there are too few others, or
+        where named by hand.
+        """
         self._image = image
         self._failed_disks = failed_disks
         self._brokers_up = tuple(brokers)
@@ -311,7 +319,9 @@ class TopicDecisions:
         return self._partitions(topic.topic_id, topic.name, count, places, topic.configs)
 
     def _growth_start(self, topic: Topic, brokers: Sequence[BrokerPlaces]) -> int:
-        """Growth goes on where creation began: at the place of partition 0's preferred leader, as in Kafka."""
+        """Growth goes on where creation began: at the place of partition 0's preferred leader, as
+        in Kafka.
+        """
         first = topic.partitions[0].replicas[0].broker_id
         ids = sorted(broker.broker_id for broker in brokers)
         return next((index for index, each in enumerate(ids) if each >= first), 0)
@@ -320,7 +330,9 @@ class TopicDecisions:
 def decide_delete_topics(
     image: MetadataImage, request: DeleteTopics, *, enabled: bool
 ) -> tuple[list[Record], TopicsDeleted]:
-    """A topic that is named twice, whether by name or by id, is not deleted: the asker does not know what it wants."""
+    """A topic that is named twice, whether by name or by id, is not deleted: the asker does not
+    know what it wants.
+    """
     records: list[Record] = []
     results = []
     named = [image.topic_ids.get(name) for name in request.names] + list(request.topic_ids)

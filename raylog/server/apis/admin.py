@@ -1,11 +1,14 @@
-"""The controller's Kafka APIs: topics, the cluster, producer ids. Configs are in ``configs``, partitions' placement in ``operations``.
+"""The controller's Kafka APIs: topics, the cluster, producer ids. Configs are in ``configs``,
+partitions' placement in ``operations``.
 
-Metadata's nodes are server actors (``raylog.types``), and it never creates a topic. CreateTopics and CreatePartitions are answered when all
-partitions have leaders, or REQUEST_TIMED_OUT after the request's timeout. DescribeCluster names brokers by broker id, at their Broker
-actor's address; dead ones if asked for (fenced, from version 2). InitProducerId is answered without a transactional id only.
+Metadata's nodes are server actors (``raylog.types``), and it never creates a topic. CreateTopics
+and CreatePartitions are answered when all partitions have leaders, or REQUEST_TIMED_OUT after the
+request's timeout. DescribeCluster names brokers by broker id, at their Broker actor's address; dead
+ones if asked for (fenced, from version 2). InitProducerId is answered without a transactional id
+only.
 
-Each entry of ``APIS`` turns a request into one of ``raylog.metadata.requests``, and its reply into the answer; ``to_request`` raises a
-KafkaError for what cannot be asked.
+Each entry of ``APIS`` turns a request into one of ``raylog.metadata.requests``, and its reply into
+the answer; ``to_request`` raises a KafkaError for what cannot be asked.
 """
 
 from __future__ import annotations
@@ -183,7 +186,8 @@ def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -
 # ------------------------------------------------------------------ the cluster and producer ids
 
 NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
-"""What a client is told that asks for its transaction coordinator: the one code that all clients take as final at this point.
+"""What a client is told that asks for its transaction coordinator: the one code that all clients
+take as final at this point.
 
 librdkafka repeats the question after any other one, until ``init_transactions`` times out.
 """

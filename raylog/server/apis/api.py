@@ -1,4 +1,6 @@
-"""How the controller answers an API: the two translations between Kafka's entities and the controller's requests and replies."""
+"""How the controller answers an API: the two translations between Kafka's entities and the
+controller's requests and replies.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from raylog.server.apis.entities import module_of, response_class
 
 
 class Api(NamedTuple):
-    """``to_request`` may raise a KafkaError for what cannot be asked; ``to_entity`` is given a reply that is no Refused."""
+    """``to_request`` may raise a KafkaError for what cannot be asked; ``to_entity`` is given a
+    reply that is no Refused.
+    """
 
     spec: ApiSpec
     to_request: Callable[[Any, int], requests.Request]

@@ -1,8 +1,10 @@
-"""The controller's Kafka APIs for configs of topics (2) and of brokers (4; the empty name: of all brokers).
+"""The controller's Kafka APIs for configs of topics (2) and of brokers (4; the empty name: of all
+brokers).
 
-DescribeConfigs gives synonyms in the order of precedence, types and meanings from version 3. AlterConfigs replaces all that is set of a
-resource; IncrementalAlterConfigs sets, deletes, appends and subtracts. Another type of resource is refused for that resource alone.
-Nothing here is sensitive. As in ``admin``, each entry of ``APIS`` is two translations.
+DescribeConfigs gives synonyms in the order of precedence, types and meanings from version 3.
+AlterConfigs replaces all that is set of a resource; IncrementalAlterConfigs sets, deletes, appends
+and subtracts. Another type of resource is refused for that resource alone. Nothing here is
+sensitive. As in ``admin``, each entry of ``APIS`` is two translations.
 """
 
 from __future__ import annotations

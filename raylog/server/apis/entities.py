@@ -1,7 +1,9 @@
-"""Access to kio's entity classes by API and version, and the few conversions that all API modules need.
+"""Access to kio's entity classes by API and version, and the few conversions that all API modules
+need.
 
-Loading is lazy: kio's modules are one per version, and a process uses only a handful. Classes come back untyped on purpose: the
-field sets differ from version to version, and the API modules check ``fields_of`` where they do.
+Loading is lazy: kio's modules are one per version, and a process uses only a handful. Classes come
+back untyped on purpose: the field sets differ from version to version, and the API modules check
+``fields_of`` where they do.
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ class TopicNames:
             del self._ids[name]
 
     def id_of(self, topic: Any) -> uuid.UUID:
-        """The id of a request's topic, however its version names it; a made-up one for a name that is not here."""
+        """The id of a request's topic, however its version names it; a made-up one for a name that
+        is not here.
+        """
         named = getattr(topic, "topic_id", None)
         if named is not None:
             return named  # type: ignore[no-any-return]
@@ -104,6 +108,8 @@ def endpoints(module: ModuleType, hints: Iterable[LeaderHint | None]) -> tuple[A
 
 
 def build(entity: Any, **values: Any) -> Any:
-    """An entity out of those values that this version has a field for. For answers off the hot path."""
+    """An entity out of those values that this version has a field for. For answers off the hot
+    path.
+    """
     has = fields_of(entity)
     return entity(**{name: value for name, value in values.items() if name in has})

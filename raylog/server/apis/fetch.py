@@ -1,8 +1,10 @@
 """Fetch: by topic name up to version 12, by topic id from 13.
 
-Followers use version 17: it carries their broker id and their incarnation (``replica_epoch``, KIP-903) and is answered with a
-diverging epoch (KIP-595). Fetch sessions are not kept: every answer says session 0, which every client understands as "send the
-whole list each time"; a follower of ours says by session epoch 0 that it may have missed an answer. Version 16 adds KIP-951's leader hints.
+Followers use version 17: it carries their broker id and their incarnation (``replica_epoch``,
+KIP-903) and is answered with a diverging epoch (KIP-595). Fetch sessions are not kept: every answer
+says session 0, which every client understands as "send the whole list each time"; a follower of
+ours says by session epoch 0 that it may have missed an answer. Version 16 adds KIP-951's leader
+hints.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ def event(request: Any, token: int, names: TopicNames, version: int) -> FetchRec
 def entity(request: Any, reply: FetchReply, version: int) -> Any:
     """The machine's reply as this version's answer.
 
-    Results come in the order of the request; a follower's leave out partitions of which it knows all.
+    Results come in the order of the request; a follower's leave out partitions of which it knows
+    all.
     """
     cls = response_class(FETCH, version)
     module = module_of(cls)

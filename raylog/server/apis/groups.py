@@ -1,12 +1,15 @@
-"""The APIs of group coordinators: what each asks of ``raylog.groups``, and how its answer is put together.
+"""The APIs of group coordinators: what each asks of ``raylog.groups``, and how its answer is put
+together.
 
-Offsets are committed by topic name; OffsetCommit up to version 4 may say how long they are kept. OffsetFetch names several groups from
-version 8 on, and a null list means all that is committed. JoinGroup gives a member its id first from version 4, and skips the assignment
-from 9. LeaveGroup names several members from version 3. DescribeGroups calls an unknown group Dead, from version 6 GROUP_ID_NOT_FOUND.
-ListGroups tells of the groups of one coordinator process.
+Offsets are committed by topic name; OffsetCommit up to version 4 may say how long they are kept.
+OffsetFetch names several groups from version 8 on, and a null list means all that is committed.
+JoinGroup gives a member its id first from version 4, and skips the assignment from 9. LeaveGroup
+names several members from version 3. DescribeGroups calls an unknown group Dead, from version 6
+GROUP_ID_NOT_FOUND. ListGroups tells of the groups of one coordinator process.
 
-Each entry of ``APIS`` turns a request into those of ``raylog.groups``, one for each group that it names (ListGroups: one, to be asked of
-each partition), and their answers, in that order, into the answer.
+Each entry of ``APIS`` turns a request into those of ``raylog.groups``, one for each group that it
+names (ListGroups: one, to be asked of each partition), and their answers, in that order, into the
+answer.
 """
 
 from __future__ import annotations
@@ -246,7 +249,9 @@ def _fetch_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any
 def _fetched_topics(
     reply: requests.OffsetsFetched, to_blame: Iterable[Any] | None, topic_class: Any, partition_class: Any
 ) -> tuple[Any, ...]:
-    """Gathered by topic. ``to_blame``: the topics that carry the request's error, where the answer has no place for it."""
+    """Gathered by topic. ``to_blame``: the topics that carry the request's error, where the answer
+    has no place for it.
+    """
     fetched = reply.partitions
     if reply.error and to_blame is not None:
         fetched = tuple(

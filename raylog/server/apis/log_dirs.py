@@ -1,6 +1,7 @@
 """DescribeLogDirs at a process that holds replicas: how many bytes each of them has on its disk.
 
-Kafka's broker answers for all its directories; here each process answers for what it holds, under the one directory that it has.
+Kafka's broker answers for all its directories; here each process answers for what it holds, under
+the one directory that it has.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from raylog.types import TopicIdPartition
 
 
 def entity(request: Any, version: int, replicas: Mapping[TopicIdPartition, Replica], disk: str) -> Any:
-    """The answer: of the topics and partitions that are asked for (None: of all) those that are held here and open."""
+    """The answer: of the topics and partitions that are asked for (None: of all) those that are
+    held here and open.
+    """
     cls = response_class(DESCRIBE_LOG_DIRS, version)
     module = module_of(cls)
     wanted = None if request.topics is None else {(each.topic, n) for each in request.topics for n in each.partitions}

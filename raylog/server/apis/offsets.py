@@ -1,8 +1,10 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords.
 
-The three requests that ask a leader about positions in its log, by topic name. ListOffsets' timestamps: −1 latest, −2 earliest, −3 the
-record with the largest timestamp (from version 7), −4 the earliest on the disk (from 8: the same as −2), −5 the last and −6 the next that
-remote storage would have (from 9 and 11; there is none: −1). Another one, or one that its version does not know, is UNSUPPORTED_VERSION.
+The three requests that ask a leader about positions in its log, by topic name. ListOffsets'
+timestamps: −1 latest, −2 earliest, −3 the record with the largest timestamp (from version 7), −4
+the earliest on the disk (from 8: the same as −2), −5 the last and −6 the next that remote storage
+would have (from 9 and 11; there is none: −1). Another one, or one that its version does not know,
+is UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations

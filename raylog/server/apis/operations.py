@@ -1,8 +1,9 @@
 """The controller's Kafka APIs for operating partitions and brokers.
 
-ElectLeaders elects the preferred and, from version 1, an unclean leader. AlterPartitionReassignments cancels where there are null
-replicas, and keeps the number of replicas if that is asked, from version 1. UnregisterBroker is refused while the broker holds replicas.
-As in ``admin``, each entry of ``APIS`` is two translations. Replicas are named by broker id.
+ElectLeaders elects the preferred and, from version 1, an unclean leader.
+AlterPartitionReassignments cancels where there are null replicas, and keeps the number of replicas
+if that is asked, from version 1. UnregisterBroker is refused while the broker holds replicas. As in
+``admin``, each entry of ``APIS`` is two translations. Replicas are named by broker id.
 """
 
 from __future__ import annotations

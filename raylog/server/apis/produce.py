@@ -1,8 +1,7 @@
 """Produce: by topic name up to version 12, by topic id from 13; record batches v2 only.
 
-Version 10 adds KIP-951's leader hints.
-From version 8 on an answer names the records for which a batch is refused (KIP-467). With acks 0 the client expects no answer, and
-gets none.
+Version 10 adds KIP-951's leader hints. From version 8 on an answer names the records for which a
+batch is refused (KIP-467). With acks 0 the client expects no answer, and gets none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""DescribeProducers at a process that holds replicas: what the leader's log remembers of its producers.
+"""DescribeProducers at a process that holds replicas: what the leader's log remembers of its
+producers.
 
-A partition that is not led here is NOT_LEADER_OR_FOLLOWER, one that is not here UNKNOWN_TOPIC_OR_PARTITION; both are for the asker to find.
+A partition that is not led here is NOT_LEADER_OR_FOLLOWER, one that is not here
+UNKNOWN_TOPIC_OR_PARTITION; both are for the asker to find.
 """
 
 from __future__ import annotations

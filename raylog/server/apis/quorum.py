@@ -1,7 +1,9 @@
-"""DescribeQuorum at a controller: the voters and observers of ``__cluster_metadata-0`` and how far each is.
+"""DescribeQuorum at a controller: the voters and observers of ``__cluster_metadata-0`` and how far
+each is.
 
-Only the active controller knows; another one answers NOT_LEADER_OR_FOLLOWER. Members are named by the broker on whose disk they are. The
-addresses of version 2 are those of the controllers' own listeners, inside the cluster.
+Only the active controller knows; another one answers NOT_LEADER_OR_FOLLOWER. Members are named by
+the broker on whose disk they are. The addresses of version 2 are those of the controllers' own
+listeners, inside the cluster.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""RepairReplica (private, 20013), at a process that holds replicas: the log of one of them is wrong from an offset on.
+"""RepairReplica (private, 20013), at a process that holds replicas: the log of one of them is wrong
+from an offset on.
 
-Whoever says so has compared the replicas (``raylog verify --repair``). The answer comes when the replica has taken it in; what follows
-is the machine's (``raylog.replication.scrubbing``).
+Whoever says so has compared the replicas (``raylog verify --repair``). The answer comes when the
+replica has taken it in; what follows is the machine's (``raylog.replication.scrubbing``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""LocateRecords (private, 20012), at a process that holds replicas: in which of its files a range of offsets lies.
+"""LocateRecords (private, 20012), at a process that holds replicas: in which of its files a range
+of offsets lies.
 
-Asked by readers of ranges who may be on the same machine. It is judged as a consumer's fetch from that offset, and refused with the same
-errors; so a follower answers as it would give records. Where the index of a segment is not in memory a thread loads it first.
-``boot_id`` says which kernel the files belong to: a reader under another one, whose path of that name is another file, knows it by that.
+Asked by readers of ranges who may be on the same machine. It is judged as a consumer's fetch from
+that offset, and refused with the same errors; so a follower answers as it would give records. Where
+the index of a segment is not in memory a thread loads it first. ``boot_id`` says which kernel the
+files belong to: a reader under another one, whose path of that name is another file, knows it by
+that.
 """
 
 from __future__ import annotations
