@@ -60,7 +60,7 @@ def test_a_running_cluster_is_asked_for_while_ray_starts_and_not_again(
     monkeypatch.setattr(commands, "running_ray", lambda: None)
     monkeypatch.setattr(commands, "start_ray", start_ray)
     monkeypatch.setattr(commands, "await_recovery", recovered)
-    monkeypatch.setattr(raylog.launcher, "Launcher", IdleLauncher)
+    monkeypatch.setattr(raylog.launcher, "LauncherProcess", IdleLauncher)
     monkeypatch.setattr(raylog.cluster, "running_cluster", ask)
     up = CliRunner().invoke(app, ["up", str(tmp_path), "--brokers", "1", "--json"])
     assert up.exit_code == 0, (up.output, up.exception)

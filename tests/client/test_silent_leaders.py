@@ -39,11 +39,11 @@ def test_a_producer_leaves_a_silent_leader_when_another_one_leads(scripted: Any)
     with Producer(cluster.address) as producer:
         producer.send("t", b"0").result(25)
         falls_silent(cluster, PRODUCE)
-        asked = asked_for(cluster, "AwaitLeader")  # a busy machine may be silent for so long, too
+        asked = asked_for(cluster, "AwaitLeaderRequest")  # a busy machine may be silent for so long, too
         waiting = [producer.send("t", b"%d" % number) for number in range(1, 4)]
-        eventually(lambda: asked_for(cluster, "AwaitLeader") >= asked + 2, "the producer asks for a leader")
+        eventually(lambda: asked_for(cluster, "AwaitLeaderRequest") >= asked + 2, "the producer asks for a leader")
         sent = asked_for(cluster, "ProduceRequest")
-        eventually(lambda: asked_for(cluster, "AwaitLeader") >= asked + 6, "it asks again and again")
+        eventually(lambda: asked_for(cluster, "AwaitLeaderRequest") >= asked + 6, "it asks again and again")
         assert asked_for(cluster, "ProduceRequest") == sent, "it left the leader, and nobody else led"
         speaks_again(cluster, PRODUCE)
         cluster.move_leader(("t", 0), 1)
@@ -58,8 +58,8 @@ def test_a_consumer_leaves_a_silent_leader_when_another_one_leads(scripted: Any)
         consumer.assign([("t", 0)])
         assert [record.value for record in consumer.consume(1, timeout=25)] == [b"0"]
         falls_silent(cluster, FETCH)
-        asked = asked_for(cluster, "AwaitLeader")
-        eventually(lambda: asked_for(cluster, "AwaitLeader") > asked, "the consumer asks for a leader")
+        asked = asked_for(cluster, "AwaitLeaderRequest")
+        eventually(lambda: asked_for(cluster, "AwaitLeaderRequest") > asked, "the consumer asks for a leader")
         speaks_again(cluster, FETCH)
         cluster.move_leader(("t", 0), 1)
         cluster.call(lambda: cluster.logs[("t", 0)].append(encode_values([b"1"], timestamp_ms=1)))
@@ -72,9 +72,9 @@ def test_a_leader_that_is_only_slow_is_asked_once_and_waited_for(scripted: Any) 
     with Producer(cluster.address) as producer:
         producer.send("t", b"0").result(25)
         cluster.fail_next(PRODUCE, lambda cluster, request: held.append(request) or True)
-        asked = asked_for(cluster, "AwaitLeader")
+        asked = asked_for(cluster, "AwaitLeaderRequest")
         waiting = producer.send("t", b"1")
-        eventually(lambda: held and asked_for(cluster, "AwaitLeader") > asked, "the producer asks for another leader")
+        eventually(lambda: held and asked_for(cluster, "AwaitLeaderRequest") > asked, "the producer asks for another leader")
         cluster.call(lambda: cluster._produce(held[0]))
         assert waiting.result(25).offset == 1
         before = asked_for(cluster, "ProduceRequest")
@@ -91,4 +91,4 @@ def test_a_fetch_that_is_held_back_on_purpose_is_no_silence(scripted: Any) -> No
         consumer.assign([("t", 0)])
         eventually(lambda: consumer.consume(1, timeout=0.05) or held, "a fetch")
         assert consumer.consume(1, timeout=0.5) == []
-    assert asked_for(cluster, "AwaitLeader") == 0
+    assert asked_for(cluster, "AwaitLeaderRequest") == 0
