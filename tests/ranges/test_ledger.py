@@ -94,7 +94,7 @@ def test_a_file_that_is_no_entry_is_named(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_writes_a_ledger(tmp_path: Path) -> None:
     ledger = StreamLedger(str(tmp_path), STREAM)
-    script = f"from raylog.ranges.ledger import Ledger\nLedger({str(tmp_path)!r}, {STREAM!r}).close()"
+    script = f"from raylog.ranges.ledger import StreamLedger\nStreamLedger({str(tmp_path)!r}, {STREAM!r}).close()"
     refused = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert refused.returncode != 0 and "is being written by another process" in refused.stderr
     ledger.close()

@@ -20,8 +20,8 @@ PATIENCE_S = 120.0
 A, B = "a" * 32, "b" * 32
 TASK = """
 import sys
-from raylog.spark.write_fence import Turn
-with Turn(sys.argv[1], sys.argv[2], int(sys.argv[3])).taken(int(sys.argv[4])) as check:
+from raylog.spark.write_fence import WriteTurn
+with WriteTurn(sys.argv[1], sys.argv[2], int(sys.argv[3])).taken(int(sys.argv[4])) as check:
     print("taken", flush=True)
     for line in sys.stdin:
         check()
