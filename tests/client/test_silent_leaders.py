@@ -74,7 +74,9 @@ def test_a_leader_that_is_only_slow_is_asked_once_and_waited_for(scripted: Any) 
         cluster.fail_next(PRODUCE, lambda cluster, request: held.append(request) or True)
         asked = asked_for(cluster, "AwaitLeaderRequest")
         waiting = producer.send("t", b"1")
-        eventually(lambda: held and asked_for(cluster, "AwaitLeaderRequest") > asked, "the producer asks for another leader")
+        eventually(
+            lambda: held and asked_for(cluster, "AwaitLeaderRequest") > asked, "the producer asks for another leader"
+        )
         cluster.call(lambda: cluster._produce(held[0]))
         assert waiting.result(25).offset == 1
         before = asked_for(cluster, "ProduceRequest")
