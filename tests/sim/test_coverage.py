@@ -12,7 +12,7 @@ import summary
 
 pytestmark = pytest.mark.sim
 
-SEEDS = 20
+SEEDS = 26
 FLOOR_PERCENT = 88
 MACHINES = (("raylog/replication",), ("raylog/metadata", "raylog/raft"))
 """Packages that are measured together."""
