@@ -408,14 +408,16 @@ class TopicsNamed:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionAnswer:
-    """``error`` is a Kafka error code, 0 when done; the new state itself arrives as an Assignment,
-    sent before this.
+    """``error`` is a Kafka error code, 0 when done. ``partition_epoch`` is what holds by now, −1 of a
+    partition that is gone. The state itself comes as an Assignment, sent before this; a process that
+    another one has replaced gets no Assignment any more.
     """
 
     controller_epoch: int
     request_id: int
     topic_id: uuid.UUID
     partition: int
+    partition_epoch: int
     error: int
 
 

@@ -467,10 +467,13 @@ class ActiveController:
 
     def _alter_partition(self, session: Session, frame: AlterPartition, now_ms: int) -> None:
         error = self._partitions.alter(session, frame, now_ms)
-        answer = AlterPartitionAnswer(self._epoch, frame.request_id, frame.topic_id, frame.partition, error)
+        id = TopicIdPartition(frame.topic_id, frame.partition)
+        state = self.latest.partition(id)
+        partition_epoch = state.partition_epoch if state is not None else -1
+        answer = AlterPartitionAnswer(self._epoch, frame.request_id, *id, partition_epoch, error)
         if error is not ErrorCode.none:
             # Somebody who asks in vain has missed something, or is about to hear of it.
-            self._effects += self._announcements.one(session, TopicIdPartition(frame.topic_id, frame.partition))
+            self._effects += self._announcements.one(session, id)
         self._ledger.hold(SendFrame(session.session_id, answer))
 
     def _session_closed(self, session_id: int, now_ms: int) -> None:

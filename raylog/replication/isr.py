@@ -10,9 +10,10 @@ already have taken in can be elected, and must not miss what was acknowledged (K
 What ends a request::
 
     newer partition epoch     it was carried out or overtaken: the assignment says what holds now
-    answer, done              the assignment came before it; if none did, nothing changed
+    answer, done              nothing changed: the assignment would have come before it
     answer, refused           nothing changed; asking again after a pause
-    answer, stale epoch       somebody changed the partition: the assignment is on its way, the maximal ISR stays until then
+    answer, another epoch     it was carried out, or somebody else changed the partition: the maximal ISR stays until the
+                              assignment comes, which it does unless another process has replaced this one
     session lost              unknown: the maximal ISR stays, and the leader asks again in the next session
 
 Invariants (``check``): committed ⊆ maximal; nothing is in flight without a proposal.
@@ -20,22 +21,7 @@ Invariants (``check``): committed ⊆ maximal; nothing is in flight without a pr
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
 from raylog.control.session import AlterPartitionAnswer
-
-_STALE = frozenset(
-    code.value
-    for code in (
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.invalid_update_version,
-        ErrorCode.new_leader_elected,
-        ErrorCode.not_controller,
-        ErrorCode.stale_controller_epoch,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.unknown_topic_id,
-    )
-)
 
 
 class InSyncReplicas:
@@ -51,7 +37,7 @@ class InSyncReplicas:
         self.partition_epoch = partition_epoch
         self.in_flight: int | None = None  # the id of the request that waits for its answer
         self.uncertain = False  # a request was sent in this partition epoch and its end is not known
-        self.stale = False  # the controller has a newer partition epoch than ours: asking is useless
+        self.stale = False  # the controller has another partition epoch than ours: asking is useless
         self.retry_at_ms = 0
 
     def adopt(self, committed: tuple[int, ...], partition_epoch: int) -> None:
@@ -80,7 +66,7 @@ class InSyncReplicas:
         if answer.request_id != self.in_flight:
             return False
         self.in_flight = None
-        if answer.error in _STALE:
+        if answer.partition_epoch != self.partition_epoch:
             self.stale = True
             return True
         self.uncertain = False

@@ -26,8 +26,12 @@ def fetch(hosts: Hosts, follower: tuple[int, int], offset: int) -> None:
     hosts.fetch(1, offset, replica=follower, epoch=hosts.assignments[P0].leader_epoch, last_epoch=last_epoch)
 
 
-def answer(hosts: Hosts, request: AlterPartition, error: ErrorCode = ErrorCode.none) -> None:
-    frame = AlterPartitionAnswer(hosts.controller_epoch, request.request_id, *P0, error.value)
+def answer(
+    hosts: Hosts, request: AlterPartition, error: ErrorCode = ErrorCode.none, partition_epoch: int | None = None
+) -> None:
+    """Without ``partition_epoch``: the one that the request named still holds."""
+    holds = request.partition_epoch if partition_epoch is None else partition_epoch
+    frame = AlterPartitionAnswer(hosts.controller_epoch, request.request_id, *P0, holds, error.value)
     hosts.handle(1, AlterPartitionAnswered(frame))
 
 
@@ -151,7 +155,7 @@ def test_a_refusal_frees_the_high_watermark_and_is_asked_again_after_a_pause() -
 def test_after_a_stale_partition_epoch_nothing_is_asked_until_the_assignment_comes() -> None:
     hosts, followers = scripted(isr=(1,))
     fetch(hosts, followers[2], 0)
-    answer(hosts, hosts.asked(1)[0], ErrorCode.invalid_update_version)
+    answer(hosts, hosts.asked(1)[0], ErrorCode.invalid_update_version, partition_epoch=1)
     hosts.advance(1_000)
     fetch(hosts, followers[2], 0)
     assert len(hosts.asked(1)) == 1
@@ -159,6 +163,19 @@ def test_after_a_stale_partition_epoch_nothing_is_asked_until_the_assignment_com
     hosts.assign(1, (1,), to=(1,))
     fetch(hosts, followers[2], 0)
     assert len(hosts.asked(1)) == 2
+
+
+def test_a_question_that_was_carried_out_counts_though_its_assignment_never_comes() -> None:
+    """The controller tells the assignment to the process that has replaced this one, and nobody but
+    this one that its question was answered.
+    """
+    hosts, followers = scripted(isr=(1,))
+    fetch(hosts, followers[2], 0)
+    request = hosts.asked(1)[0]
+    waiting = hosts.produce(1, b"m0")
+    answer(hosts, request, partition_epoch=request.partition_epoch + 1)
+    assert maximal(hosts) == (1, 2)
+    assert hosts.log(1).high_watermark == 0 and hosts.produced(waiting) is None, "broker 2 may be elected without it"
 
 
 def test_a_lost_session_leaves_the_question_open_and_the_next_one_asks_again() -> None:

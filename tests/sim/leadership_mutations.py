@@ -14,7 +14,7 @@ from raylog.metadata.records import PartitionState
 from raylog.raft.messages import QuorumRole, VoteReply
 from raylog.raft.outbox import Outbox
 from raylog.raft.quorum import Quorum
-from raylog.replication import host, isr
+from raylog.replication import host
 from raylog.replication.flushing import Flushing
 from raylog.replication.follower import Follower
 from raylog.replication.isr import InSyncReplicas
@@ -95,9 +95,14 @@ def forget_isr_questions_with_the_session(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InSyncReplicas, "session_changed", forgetful)
 
 
-def take_a_stale_isr_answer_for_a_refusal(patch: pytest.MonkeyPatch) -> None:
-    """Somebody changed the partition, and the leader goes by the ISR that it knew."""
-    patch.setattr(isr, "_STALE", frozenset())
+def take_an_isr_answer_for_that_of_the_known_epoch(patch: pytest.MonkeyPatch) -> None:
+    """The partition has changed, perhaps as asked, and the leader goes by the ISR that it knew."""
+    answered = InSyncReplicas.answered
+
+    def known(self: InSyncReplicas, answer: Any, now_ms: int, *, backoff_ms: int) -> bool:
+        return answered(self, replace(answer, partition_epoch=self.partition_epoch), now_ms, backoff_ms=backoff_ms)
+
+    patch.setattr(InSyncReplicas, "answered", known)
 
 
 def take_the_answer_to_another_isr_question(patch: pytest.MonkeyPatch) -> None:
@@ -298,7 +303,7 @@ LEADERSHIP_MUTATIONS: dict[str, Mutation] = {
         take_a_lagging_follower_in,
         advance_the_high_watermark_without_the_asked,
         forget_isr_questions_with_the_session,
-        take_a_stale_isr_answer_for_a_refusal,
+        take_an_isr_answer_for_that_of_the_known_epoch,
         take_the_answer_to_another_isr_question,
         cut_to_the_high_watermark,
         cut_to_where_the_leader_ends_an_epoch,

@@ -55,9 +55,10 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/replication/test_isr.py::test_a_stale_answer_is_ignored",
         "it takes an answer that is overtaken by the next question, and a death before that one is answered",
     ),
-    "take_a_stale_isr_answer_for_a_refusal": UnitTest(
+    "take_an_isr_answer_for_that_of_the_known_epoch": UnitTest(
         "tests/replication/test_isr.py::test_after_a_stale_partition_epoch_nothing_is_asked_until_the_assignment_comes",
-        "the assignment that ends the question comes right behind the answer, on the same connection",
+        "the assignment that ends the question comes right before or behind the answer, on the same connection, but for a "
+        "process that another one is about to replace",
     ),
     "trust_a_suspect_log_at_its_first_fetch": UnitTest(
         "tests/replication/test_failover.py::test_a_suspect_log_of_older_records_is_trusted_only_at_the_leaders_end",
