@@ -12,9 +12,9 @@ Index entries (both indexes, every ``index.interval.bytes``) name a batch by its
 it)``. A short memory of ``offset → position`` (where reads ended and appends began) lets followers
 and sequential readers skip the lookup.
 
-Damage: ``read`` checks the CRC of every batch that it returns. It ends before one that is damaged,
-and raises CorruptBatch, with the position in the file, where that is the first. Lengths that cannot
-be right end every walk with CorruptBatch.
+Damage: ``read`` checks the magic byte and the CRC of every batch that it returns. It ends before
+one that is damaged, and raises CorruptBatch, with the position in the file, where that is the
+first. Lengths that cannot be right end every walk with CorruptBatch.
 
 Reading methods take ``in_memory``: they raise NotInMemory rather than wait for the disk, and leave
 everything as it was. The last few megabytes that this process appended are taken to be in the page
@@ -37,7 +37,7 @@ from raylog.log.files import Buffer, File, Files, NotInMemory
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
 from raylog.log.open_files import OpenFiles
 from raylog.log.time_index import NO_TIMESTAMP, TimeIndex
-from raylog.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchView
+from raylog.records.batch import CURRENT_MAGIC, HEADER_SIZE, LOG_OVERHEAD, MAGIC_POSITION, BatchView
 from raylog.records.checksums import whole_batches
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 
@@ -485,7 +485,7 @@ class Segment:
                 break  # it is damaged: whoever reads on from there is told
         end, last = whole_batches(chunk, start, end)
         if end == start:
-            raise self._damaged(position + start, "a CRC does not fit")
+            raise self._damaged(position + start, _why_not_whole(chunk[start + MAGIC_POSITION]))
         next_offset = unpack(chunk, last)[0] + delta(chunk, last + _DELTA_POSITION)[0] + 1
         self._remember(next_offset, position + end)
         if start == 0 and end == available:
@@ -590,3 +590,7 @@ class Segment:
         positions[offset] = position
         if len(positions) > _REMEMBERED_POSITIONS:
             del positions[next(iter(positions))]
+
+
+def _why_not_whole(magic: int) -> str:
+    return "a CRC does not fit" if magic == CURRENT_MAGIC else f"unknown magic byte {magic}"

@@ -1,5 +1,5 @@
-"""The checksums of many batches at once: how many of those that follow each other in a buffer are
-whole.
+"""Many batches at once: how many of those that follow each other in a buffer are whole. A batch is
+whole if its magic byte, which no checksum covers, is that of today's format, and its checksum fits.
 
 A batch of usual size is checked by the packaged CRC-32C, at 25 GB/s; where batches are small, what
 they cost is Python's, so the C kernel walks over them instead (about 8 GB/s). Knows nothing of
@@ -14,7 +14,7 @@ import struct
 from crc32c import crc32c
 
 from raylog.records import kernel
-from raylog.records.batch import CRC_POSITION, CRC_START, HEADER_SIZE, LOG_OVERHEAD
+from raylog.records.batch import CRC_POSITION, CRC_START, CURRENT_MAGIC, HEADER_SIZE, LOG_OVERHEAD, MAGIC_POSITION
 
 _SMALL_BYTES = 4096  # batches below are left to the kernel, if there are more than a few
 _FEW = 4
@@ -40,7 +40,7 @@ def whole_batches(buffer: bytes | bytearray, start: int, end: int) -> tuple[int,
     position = last = start
     while position < end:
         size = _size_at(buffer, position, end)
-        if not HEADER_SIZE <= size <= end - position:
+        if not HEADER_SIZE <= size <= end - position or buffer[position + MAGIC_POSITION] != CURRENT_MAGIC:
             break
         covered = memoryview(buffer)[position + CRC_START : position + size]
         if _CRC.unpack_from(buffer, position + CRC_POSITION)[0] != crc32c(covered):

@@ -797,15 +797,16 @@ static uint32_t crc32c(const uint8_t *p, int64_t size) {
     return crc32c_bytes(p, size);
 }
 
-/* The checksums of the batches from `start` on: found[0] is where the whole ones end, `size` at most, found[1] where the last of them
- * begins. RK_BAD_BATCH if the one at found[0] is damaged or cut off. Many small batches are checked faster here than one by one. */
+/* The magic bytes and checksums of the batches from `start` on: found[0] is where the whole ones end, `size` at most, found[1] where
+ * the last of them begins. RK_BAD_BATCH if the one at found[0] is damaged or cut off. Many small batches are checked faster here than
+ * one by one. */
 RK_EXPORT int rk_check_batches(const uint8_t *data, int64_t start, int64_t size, int64_t *found) {
     int64_t at = start;
     found[0] = found[1] = start;
     while (at < size) {
         if (size - at < HEADER_SIZE) return RK_BAD_BATCH;
         int64_t length = (int64_t)(int32_t)load32(data + at + 8) + LOG_OVERHEAD;
-        if (length < HEADER_SIZE || length > size - at) return RK_BAD_BATCH;
+        if (length < HEADER_SIZE || length > size - at || data[at + 16] != 2) return RK_BAD_BATCH;
         if (load32(data + at + 17) != crc32c(data + at + 21, length - 21)) return RK_BAD_BATCH;
         found[1] = at;
         at += length;

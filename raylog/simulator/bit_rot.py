@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from raylog.log.log import Log
 from raylog.log.segment import Segment
-from raylog.records.batch import BatchView
+from raylog.records.batch import MAGIC_POSITION, BatchView
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.replica import Replica
 from raylog.simulator.inodes import PAGE_BYTES
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 AT_REST = 0.25  # the share of strikes after which nobody runs who had read the bytes before
 _TRIES = 30
 _STAMP_END = 16  # of a batch's bytes: base offset, length and leader epoch
+MAGIC_SHARE = 2  # one changed bit in so many is one of the magic byte, which readers look at and no CRC covers
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ class BitRot:
         segment, position, size, offset, _ = self.scheduler.rng.choice(found)
         zeroes = self.scheduler.chance(0.4)
         at = position + self.scheduler.between(_STAMP_END, size - 1)
+        if not zeroes and at % MAGIC_SHARE == 0:
+            at = position + MAGIC_POSITION
         start = at // PAGE_BYTES * PAGE_BYTES if zeroes else at
         end = min(start + PAGE_BYTES if zeroes else at + 1, segment.size)
         touched = [each for each in found if each[0] is segment and each[1] < end and each[1] + each[2] > start]

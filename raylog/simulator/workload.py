@@ -35,6 +35,7 @@ from raylog.metadata.requests import (
 from raylog.records.batch import SEQUENCE_MASK, BatchView, batches
 from raylog.records.codec import encode, encode_values
 from raylog.records.compression import Compression
+from raylog.records.corrupt import CorruptBatch
 from raylog.replication.events import (
     DeleteRecordsPartition,
     DeleteRecordsReceived,
@@ -489,7 +490,10 @@ class SimulatedConsumer(Client):
             self._lost(leader, from_follower)
             return
         elif len(result.records):
-            views = list(takewhile(BatchView.has_valid_crc, batches(result.records)))
+            try:
+                views = list(takewhile(BatchView.has_valid_crc, batches(result.records)))
+            except CorruptBatch as error:
+                raise Violation(f"{self.name} was sent damaged records: {error}") from None
             if not views:
                 raise Violation(f"{self.name} was sent damaged records at offset {self.offset}")
             self._read(views, asked.generation, -1 if from_follower or leader is None else leader.epoch)

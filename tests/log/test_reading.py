@@ -12,8 +12,9 @@ from kio.schema.errors import ErrorCode
 from raylog.errors import kafka_error
 from raylog.log import segment
 from raylog.log.files import NotInMemory
-from raylog.records.batch import batches
+from raylog.records.batch import MAGIC_POSITION, batches
 from raylog.records.codec import encode
+from raylog.records.corrupt import CorruptBatch
 
 OutOfRange = kafka_error(ErrorCode.offset_out_of_range)
 
@@ -358,3 +359,21 @@ def test_a_search_through_a_large_cold_index_needs_one_load_of_it(machine: Any) 
     machine.disk.evict()
     _, loaded = _loading(machine, lambda: log.read(37, 1, in_memory=True))
     assert [missing.path.rpartition(".")[2] for missing in loaded][:2] == ["index", "log"]
+
+
+def test_a_batch_whose_magic_byte_has_changed_ends_a_read_and_is_refused_where_it_is_the_first(machine: Any) -> None:
+    log = machine.open(index_interval_bytes=1 << 20)
+    for _ in range(3):
+        machine.append(*[b"x" * 100] * 10)
+    log.high_watermark = 30
+    size = len(bytes(log.read(0, 1).records))
+    machine.reopen()
+    machine.damage("00000000000000000000.log", lambda data: _with_magic(data, size, 66))
+    log = machine.log
+    assert _offsets(log, 0, 1 << 20, end_offset=30) == [0]
+    with pytest.raises(CorruptBatch, match="unknown magic byte 66"):
+        log.read(10, 1 << 20, end_offset=30)
+
+
+def _with_magic(data: bytes, at: int, magic: int) -> bytes:
+    return data[: at + MAGIC_POSITION] + bytes([magic]) + data[at + MAGIC_POSITION + 1 :]

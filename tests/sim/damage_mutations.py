@@ -13,6 +13,8 @@ from raylog.log.scrubbing import Damage, Scrubbing, drop
 from raylog.metadata.partitions import elections
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
+from raylog.records.batch import CURRENT_MAGIC, HEADER_SIZE, MAGIC_POSITION, peek_size
+from raylog.records.checksums import whole_batches
 from raylog.replication.replica import Replica
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -21,6 +23,19 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 def serve_damaged_bytes(patch: pytest.MonkeyPatch) -> None:
     """Nobody checks what is read from a file."""
     patch.setattr(segment, "whole_batches", lambda chunk, start, end: (end, start))
+
+
+def serve_batches_of_an_unknown_format(patch: pytest.MonkeyPatch) -> None:
+    """No checksum covers the magic byte."""
+
+    def whole(chunk: bytes | bytearray, start: int, end: int) -> tuple[int, int]:
+        data, at = bytearray(chunk), start
+        while at + HEADER_SIZE <= end:
+            data[at + MAGIC_POSITION] = CURRENT_MAGIC
+            at += max(HEADER_SIZE, peek_size(data, at) or 0)
+        return whole_batches(data, start, end)
+
+    patch.setattr(segment, "whole_batches", whole)
 
 
 def find_no_damage(patch: pytest.MonkeyPatch) -> None:
@@ -71,6 +86,7 @@ DAMAGE_MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
     for mutation in (
         serve_damaged_bytes,
+        serve_batches_of_an_unknown_format,
         find_no_damage,
         cut_damage_at_once,
         leave_a_damaged_leader_alone,
