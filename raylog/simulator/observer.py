@@ -274,7 +274,9 @@ class Observer:
             node, counted = state.node_of(broker), leader.followers.get(broker)
             actor = image.actors.get(node)
             registered = {self._registered.get(node), actor.incarnation if actor is not None else None}
-            if counted is not None and None not in registered and counted.incarnation not in registered:
+            if counted is None or counted.log_end_offset < 0:
+                continue  # nothing is counted yet: the high watermark stands still
+            if None not in registered and counted.incarnation not in registered:
                 raise history.fail(
                     f"broker {broker} joined the ISR, but leader {state.leader} counts its incarnation "
                     f"{counted.incarnation}, and registered is {max(filter(None, registered))}"

@@ -24,11 +24,6 @@ BLOCK = 50
 SEEDS = range(1, 301)
 FURTHER_SEEDS = range(301, 1_001)
 """Slow ones: ``make test-long`` runs them."""
-OPEN_SEEDS = frozenset({159, 198})
-OPEN_GROUP_SEEDS = frozenset({28})
-"""Open faults, met first in the runs that the driver's timers make: 159 elects a leader below a high watermark, 198 reads a batch
-that is corrupt, and in 28 with groups a broker joins an ISR whose leader counts its incarnation 0. Not understood yet: of the product
-or of the simulator. ``make sim SEED=N`` shows them."""
 PROCESSES = 2
 FAILED = Path(__file__).parent / "failed_seeds.txt"
 AT_LEAST = 20
@@ -132,7 +127,7 @@ def blocks(quick: range, slow: range) -> list[Any]:
 @pytest.mark.parametrize("first", blocks(SEEDS, FURTHER_SEEDS))
 def test_every_promise_is_kept_under_faults_and_the_cluster_recovers(first: int, processes: Pool) -> None:
     start = time.perf_counter()
-    run(((seed, EVENTS) for seed in range(first, first + BLOCK) if seed not in OPEN_SEEDS), processes)
+    run(((seed, EVENTS) for seed in range(first, first + BLOCK)), processes)
     summary.counts["seconds"] += time.perf_counter() - start
 
 
@@ -143,24 +138,23 @@ def test_seeds_that_once_failed_pass(processes: Pool) -> None:
 @pytest.mark.parametrize("first", blocks(GROUP_SEEDS, FURTHER_GROUP_SEEDS))
 def test_groups_keep_their_promises_while_members_and_coordinators_crash(first: int, processes: Pool) -> None:
     start = time.perf_counter()
-    seeds = (seed for seed in range(first, first + BLOCK) if seed not in OPEN_GROUP_SEEDS)
-    run(((seed, EVENTS) for seed in seeds), processes, groups=True)
+    run(((seed, EVENTS) for seed in range(first, first + BLOCK)), processes, groups=True)
     summary.of_groups["seconds"] += time.perf_counter() - start
 
 
 def test_seeds_with_groups_that_once_failed_pass(processes: Pool) -> None:
-    run((each for each in once_failed(FAILED_WITH_GROUPS) if each[0] not in OPEN_GROUP_SEEDS), processes, groups=True)
+    run(once_failed(FAILED_WITH_GROUPS), processes, groups=True)
 
 
 def test_the_runs_met_what_they_are_for() -> None:
-    if summary.counts["seeds"] < len(SEEDS) - len(OPEN_SEEDS):
+    if summary.counts["seeds"] < len(SEEDS):
         pytest.skip("only part of the seeds ran")
     for name in MET:
         assert summary.counts[name] >= AT_LEAST, f"{summary.counts[name]} {name} in {summary.counts['seeds']} seeds"
 
 
 def test_the_runs_with_groups_met_what_they_are_for() -> None:
-    if summary.of_groups["seeds"] < len(GROUP_SEEDS) - len(OPEN_GROUP_SEEDS):
+    if summary.of_groups["seeds"] < len(GROUP_SEEDS):
         pytest.skip("only part of the seeds ran")
     for name in MET_WITH_GROUPS:
         met = summary.of_groups[name]
