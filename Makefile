@@ -24,7 +24,7 @@ LANES := fast core ray conformance chaos
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
-$(INSTALLED): pyproject.toml constraints.txt .ci/find-python build_kernel.py raylog/records/kernel.c
+$(INSTALLED): pyproject.toml constraints.txt .ci/find-python build_kernel.py $(wildcard raylog/records/kernel*.[ch])
 	@python=$$(sh .ci/find-python) || exit 1; \
 	echo "Setting up .venv with $$python (once; a minute or two)"; \
 	{ [ -x $(BIN)/python ] && $(BIN)/python -c 'import pip' 2>/dev/null; } || "$$python" -m venv --clear .venv || exit 1; \

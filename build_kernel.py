@@ -38,7 +38,8 @@ def compilers() -> list[list[str]]:
 def compile_kernel(source: Path, library: Path, flags: Sequence[str] = FLAGS) -> str | None:
     """Compile the library; None if that worked, else what went wrong."""
     trouble = ["no C compiler (cc, gcc, clang or the pip package ziglang)"]
-    digest = zlib.crc32(source.read_bytes())
+    sources = (source, *sorted(source.parent.glob("kernel_*.h")))
+    digest = zlib.crc32(b"".join(each.read_bytes() for each in sources))  # as raylog/records/kernel.py has it
     library.parent.mkdir(parents=True, exist_ok=True)
     for compiler in compilers():
         command = [*compiler, *flags, f"-DRK_DIGEST={digest}u", "-shared", "-o", str(library), str(source)]

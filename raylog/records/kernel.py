@@ -7,7 +7,7 @@ packaged codec (``raylog.records.arrow_fallback``) does the same work several ti
 ``loaded`` says so once, as a warning of the logger ``raylog.records``. ``raylog doctor`` shows
 which it is.
 
-A library that was made from another ``kernel.c`` than the one beside it is not used (it carries the
+A library that was made from another source than the one beside it is not used (it carries the
 source's CRC-32): whoever updates a source tree without installing it anew gets the fallback, never
 the wrong bytes. ``RAYLOG_KERNEL=0`` in the environment turns the kernel off.
 
@@ -178,7 +178,7 @@ class Kernel:
         digest = library.rk_digest
         digest.restype = c_uint32
         if digest() != source_digest():
-            raise UnusableKernel(f"{path.name} was built from another kernel.c: install raylog anew (pip install -e .)")
+            raise UnusableKernel(f"{path.name} was built from another source: install raylog anew (pip install -e .)")
         self.measure = _function(library.rk_measure, POINTER(Run), c_int64, POINTER(Sizes))
         self.fill = _function(library.rk_fill, POINTER(Run), c_int64, POINTER(Columns))
         self.check_rows = _function(library.rk_check_rows, POINTER(Rows), c_int64, POINTER(RowSizes))
@@ -211,8 +211,11 @@ def _function(function: Any, *arguments: Any) -> Any:
 
 
 def source_digest() -> int:
-    """What a library has to carry to be used."""
-    return zlib.crc32(SOURCE.read_bytes())
+    """What a library has to carry to be used: the CRC-32 of ``kernel.c`` and its headers, one after
+    the other.
+    """
+    sources = (SOURCE, *sorted(SOURCE.parent.glob("kernel_*.h")))
+    return zlib.crc32(b"".join(source.read_bytes() for source in sources))
 
 
 @cache

@@ -31,14 +31,17 @@ def build_kernel() -> ModuleType:
     return module
 
 
-def test_a_library_made_of_another_source_is_not_used(build_kernel: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["kernel.c", "kernel_writing.h"])
+def test_a_library_made_of_another_source_is_not_used(build_kernel: ModuleType, tmp_path: Path, name: str) -> None:
     same, other = tmp_path / "same.so", tmp_path / "other.so"
     assert build_kernel.compile_kernel(kernel.SOURCE, same, ["-O0", "-fPIC"]) is None
     assert kernel.Kernel(same).measure(None, 0, kernel.byref(kernel.Sizes())) == kernel.OK
-    changed = tmp_path / "kernel.c"
-    changed.write_bytes(kernel.SOURCE.read_bytes() + b"\n")
-    assert build_kernel.compile_kernel(changed, other, ["-O0", "-fPIC"]) is None
-    with pytest.raises(kernel.UnusableKernel, match=r"other\.so was built from another kernel\.c"):
+    sources = [shutil.copy(source, tmp_path) for source in kernel.SOURCE.parent.glob("kernel*.[ch]")]
+    changed = tmp_path / name
+    changed.write_bytes(changed.read_bytes() + b"\n")
+    assert len(sources) == 3
+    assert build_kernel.compile_kernel(tmp_path / "kernel.c", other, ["-O0", "-fPIC"]) is None
+    with pytest.raises(kernel.UnusableKernel, match=r"other\.so was built from another source"):
         kernel.Kernel(other)
 
 
