@@ -18,12 +18,13 @@ the inverses of the replicas' and removals' node ids; partitions are numbered fr
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, TypeVar, assert_never
 
 from raylog.control.high_watermarks import HighWatermark, by_partition, by_topic
 from raylog.metadata.records import (
+    KINDS,
     ActorDied,
     ActorRegistered,
     ActorRemoved,
@@ -49,6 +50,8 @@ from raylog.metadata.records import (
     TopicDeleted,
 )
 from raylog.types import BROKER_SLOT, FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, node_id, slot_of
+
+Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
@@ -351,38 +354,54 @@ class MetadataImage:
 
     def records(self) -> Iterator[Record]:
         """Records that fold to this image, in a fixed order: a snapshot."""
-        if self.cluster_id:
-            yield ClusterFormatted(self.cluster_id)
-        for _, broker in sorted(self.brokers.items()):
-            yield broker
-        for broker_id in sorted(self.draining):
-            yield BrokerDrainChanged(broker_id, True)
+        for kind in KINDS:
+            yield from self._records_of(kind)
+
+    def _records_of(self, kind: type[Record]) -> Iterator[Record]:
+        if issubclass(kind, ClusterFormatted):
+            if self.cluster_id:
+                yield ClusterFormatted(self.cluster_id)
+        elif issubclass(kind, BrokerRegistered):
+            yield from _in_order(self.brokers)
+        elif issubclass(kind, BrokerDrainChanged):
+            yield from (BrokerDrainChanged(broker_id, True) for broker_id in sorted(self.draining))
+        elif issubclass(kind, BrokerConfigChanged):
+            yield from self._broker_configs_changed()
+        elif issubclass(kind, DiskRegistered):
+            yield from _in_order(self.disks)
+        elif issubclass(kind, HostPlanned):
+            yield from _in_order({**self.hosts, **self.retiring})
+        elif issubclass(kind, TopicCreated):
+            yield from (TopicCreated(topic_id, topic.name) for topic_id, topic in sorted(self.topics.items()))
+        elif issubclass(kind, TopicConfigChanged):
+            for topic_id, topic in sorted(self.topics.items()):
+                yield from (TopicConfigChanged(topic_id, *entry) for entry in sorted(topic.configs.items()))
+        elif issubclass(kind, PartitionChanged):
+            for topic_id, topic in sorted(self.topics.items()):
+                yield from (PartitionChanged(topic_id, *entry) for entry in sorted(topic.partitions.items()))
+        elif issubclass(kind, HighWatermarksNoted):
+            if self.high_watermarks:
+                yield HighWatermarksNoted(by_topic(sorted(self.high_watermarks.items())))
+        elif issubclass(kind, HostRetired):
+            yield from (HostRetired(node) for node in sorted(self.retiring))
+        elif issubclass(kind, RemovalPending):
+            yield from _in_order(self.removals)
+        elif issubclass(kind, ActorRegistered):
+            yield from _in_order(self.actors)
+        elif issubclass(kind, BrokerLeaving):
+            yield from (BrokerLeaving(*entry) for entry in sorted(self.leaving.items()))
+        elif issubclass(kind, ProducerIdsAllocated):
+            if self.next_producer_id:
+                yield ProducerIdsAllocated(self.next_producer_id)
+        elif issubclass(kind, BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed):
+            pass  # it ended what an image does not have any more, or changed what it has
+        else:
+            assert_never(kind)
+
+    def _broker_configs_changed(self) -> Iterator[BrokerConfigChanged]:
+        """Those of all brokers first."""
         for named, configs in sorted(self.broker_configs.items(), key=lambda each: -1 if each[0] is None else each[0]):
-            for key, value in sorted(configs.items()):
-                yield BrokerConfigChanged(named, key, value)
-        for _, disk in sorted(self.disks.items()):
-            yield disk
-        for _, host in sorted(self.hosts.items()):
-            yield host
-        for topic_id, topic in sorted(self.topics.items()):
-            yield TopicCreated(topic_id, topic.name)
-            for key, value in sorted(topic.configs.items()):
-                yield TopicConfigChanged(topic_id, key, value)
-            for partition, state in sorted(topic.partitions.items()):
-                yield PartitionChanged(topic_id, partition, state)
-        if self.high_watermarks:
-            yield HighWatermarksNoted(by_topic(sorted(self.high_watermarks.items())))
-        for node, host in sorted(self.retiring.items()):
-            yield host
-            yield HostRetired(node)  # behind what it holds
-        for _, removal in sorted(self.removals.items()):
-            yield removal
-        for _, actor in sorted(self.actors.items()):
-            yield actor
-        for broker_id, incarnation in sorted(self.leaving.items()):
-            yield BrokerLeaving(broker_id, incarnation)
-        if self.next_producer_id:
-            yield ProducerIdsAllocated(self.next_producer_id)
+            yield from (BrokerConfigChanged(named, key, value) for key, value in sorted(configs.items()))
 
     def check(self) -> None:
         """The invariants of the class and of each partition."""
@@ -416,6 +435,10 @@ class MetadataImage:
         for id, mark in self.high_watermarks.items():
             known = self.partition(id)
             assert known is not None and 0 <= mark.leader_epoch <= known.leader_epoch, f"{mark} of {id}: {known}"
+
+
+def _in_order(things: Mapping[Any, Value]) -> Iterator[Value]:
+    return (thing for _, thing in sorted(things.items(), key=lambda entry: entry[0]))
 
 
 def may_hold_folder(image: MetadataImage, slot: ReplicaSlot) -> bool:

@@ -301,13 +301,16 @@ class ProducerIdsAllocated:
 
 
 Record = (
-    ClusterFormatted | BrokerRegistered | BrokerDrainChanged | BrokerLeaving | BrokerUnregistered | DiskRegistered
-    | ActorRegistered | ActorDied | ActorRemoved | TopicCreated | TopicDeleted | PartitionChanged | RemovalPending
-    | RemovalConfirmed | TopicConfigChanged | BrokerConfigChanged | ProducerIdsAllocated | HighWatermarksNoted
-    | HostPlanned | HostRetired
+    ClusterFormatted | BrokerRegistered | BrokerDrainChanged | BrokerConfigChanged | DiskRegistered | HostPlanned
+    | TopicCreated | TopicConfigChanged | PartitionChanged | HighWatermarksNoted | HostRetired | RemovalPending
+    | ActorRegistered | BrokerLeaving | ProducerIdsAllocated
+    | BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed
 )  # fmt: skip
+"""In the order in which a snapshot has them: each kind after those that it names."""
 
-_PACKING = Packing("metadata record", get_args(Record), {HostPlanned: 2})
+KINDS: tuple[type[Record], ...] = get_args(Record)
+
+_PACKING = Packing("metadata record", KINDS, {HostPlanned: 2})
 
 
 def encode_batch(records: Iterable[Record]) -> bytes:
