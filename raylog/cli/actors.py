@@ -88,8 +88,8 @@ def add(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Start one more actor on a disk. It begins with nothing: new replicas go to it, and `move`
-    gives it others.
+    """Start one more actor on a disk. It holds nothing at first. New replicas go to it, and `move`
+    moves others there.
     """
     if kind not in ("replicas", "coordinator"):
         raise typer.BadParameter(f"{kind!r}: choose from replicas, coordinator", param_hint="--kind")
@@ -107,16 +107,16 @@ def add(
 def move(
     partition: Annotated[str, typer.Argument(help="TOPIC-PARTITION.", show_default=False)],
     broker: Broker,
-    to: Annotated[int, typer.Option("--to", min=0, help="The actor that shall hold it.", show_default=False)],
+    to: Annotated[int, typer.Option("--to", min=0, help="The actor to move it to.", show_default=False)],
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Have another actor of the same disk hold a broker's replica. Nothing is copied.
+    """Move a broker's replica to another actor of the same disk. Nothing is copied.
 
-    If the replica leads, another one in sync leads meanwhile; without one the partition pauses for
-    a moment.
+    If the replica leads, another one that is in sync leads meanwhile. If there is none, the
+    partition pauses for a moment.
     """
     topic, _, number = partition.rpartition("-")
     if not topic or not number.isdigit():
@@ -142,8 +142,8 @@ def retire(
 ) -> None:
     """Move an actor's replicas to the others of its disk, and end it.
 
-    Exits with 1 if some still cannot move after the timeout. They move by themselves as soon as
-    they can.
+    Exits with 1 if some cannot move before the timeout. They move by themselves as soon as they
+    can.
     """
     with find_cluster(folder, address, connect_timeout).admin() as admin:
         deadline = time.monotonic() + timeout

@@ -73,10 +73,11 @@ def drain(
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Move every leader away from a broker and keep them away until `undrain`: then it can be
-    stopped without anybody waiting.
+    """Move every leader away from a broker and keep leaders away until `undrain`. You can then stop
+    the broker, and no client waits.
 
-    Its replicas stay and follow. Exits with 1 if it still leads something after the timeout.
+    Its replicas stay and follow. Exits with 1 if the broker still leads a partition after the
+    timeout.
     """
     with find_cluster(folder, address, connect_timeout).admin() as admin:
         deadline = time.monotonic() + timeout
@@ -134,11 +135,11 @@ def remove(
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Move everything off a broker and forget it: drain it, reassign its replicas to the others,
-    unregister it.
+    """Move everything off a broker and forget it.
 
-    Nothing else moves. Interrupted or timed out, it can be run again and goes on. A broker that is
-    gone for good is removed the same way: the replicas that are left are copied.
+    The command drains the broker, reassigns its replicas to the others and unregisters it. Nothing
+    else moves. If you interrupt it, or it times out, run it again to continue. A broker that is gone
+    for good is removed the same way: its replicas are copied from those that are left.
     """
     from raylog.client.admin.reassignment_plans import without
 
@@ -196,11 +197,11 @@ def rebalance(
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Spread bytes and leaders evenly over the live brokers, moving as little as possible: after a
-    broker has come, or topics have grown.
+    """Spread bytes and leaders evenly over the live brokers, moving as little as possible. Use it
+    when you have added a broker, or topics have grown.
 
-    Brokers that are being drained take nothing and keep what they have. Interrupted or timed out,
-    what has begun goes on; run the command again.
+    Brokers that are being drained receive nothing and keep what they have. If you interrupt the
+    command, or it times out, the moves that have begun go on. Run it again for the rest.
     """
     from raylog.client.admin.reassignment_plans import balanced
 

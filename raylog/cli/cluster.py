@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 REPORT_EVERY_S = 10
 
 
-_Where = Annotated[Path, typer.Argument(help="The folder of the brokers' disks; made if it does not exist.")]
+_Where = Annotated[Path, typer.Argument(help="The folder for the brokers' disks, created if it does not exist.")]
 _BrokerCount = Annotated[int, typer.Option(min=1, help="Logical brokers on this machine.")]
 _DisksPerBroker = Annotated[int, typer.Option(min=1, help="Folders broker-0, broker-0-disk-1, …")]
 _ControllerCount = Annotated[
@@ -41,7 +41,9 @@ _ControllerCount = Annotated[
         help="1 or 3. One can become three later.", show_default="what it has; 3 for a new one of three brokers"
     ),
 ]
-_Racks = Annotated[list[str] | None, typer.Option(help="A broker's rack, once per broker.", show_default=False)]
+_Racks = Annotated[
+    list[str] | None, typer.Option(help="The rack of a broker. Give it once per broker.", show_default=False)
+]
 _Listeners = Annotated[
     list[str] | None,
     typer.Option(
@@ -51,7 +53,7 @@ _Listeners = Annotated[
 ]
 _AdvertisedListeners = Annotated[
     list[str] | None,
-    typer.Option(help="The address that Kafka clients are given instead; once per broker.", show_default=False),
+    typer.Option(help="The address that Kafka clients are given instead. Give it once per broker.", show_default=False),
 ]
 _BrokerConfigs = Annotated[
     list[str] | None,
@@ -66,7 +68,7 @@ _DiskCount = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Run brokers on this Ray's nodes, on the disks that they advertise. A new cluster starts when so many disks have joined.",
+        help="Run brokers on this Ray's nodes, on the disks that they advertise. A new cluster starts when this many disks have joined.",
         show_default=False,
     ),
 ]
@@ -75,7 +77,7 @@ _Stall = Annotated[
     float,
     typer.Option(
         min=0,
-        help="Give up after so many seconds without progress of any process, log, byte or broker. Ray has at most 30 to answer.",
+        help="Give up after this many seconds without progress of any process, log, byte or broker. Ray has at most 30 to answer.",
     ),
 ]
 

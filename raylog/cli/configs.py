@@ -57,8 +57,8 @@ def describe(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Show configs with where their values come from; without a name those of all topics, or of all
-    brokers.
+    """Show configs and where their values come from. Without a name, show those of all topics, or
+    of all brokers.
     """
     _check(entity_type, entity_name, entity_default)
     documents = []

@@ -31,11 +31,14 @@ Address = Annotated[
     typer.Option("--address", help="host:port of a Ray's head, for a cluster on that Ray.", show_default=False),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", min=0, help="Seconds in which Ray, or the cluster of a folder, has to answer.")
+    float,
+    typer.Option("--timeout", min=0, help="Seconds to wait for an answer from Ray, or from the cluster in a folder."),
 ]
 ConnectTimeout = Annotated[
     float,
-    typer.Option("--connect-timeout", min=0, help="Seconds in which Ray, or the cluster of a folder, has to answer."),
+    typer.Option(
+        "--connect-timeout", min=0, help="Seconds to wait for an answer from Ray, or from the cluster in a folder."
+    ),
 ]
 Acks = Annotated[str, typer.Option(help="all, 1 or 0.")]
 Compression = Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")]

@@ -29,13 +29,13 @@ def consume(
         int | None, typer.Option(min=0, help="Start at this offset (with one --partition).", show_default=False)
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop where the partitions end now, instead of waiting for more.")
+        bool, typer.Option("--until-end", help="Stop where the partitions end now instead of waiting for more.")
     ] = False,
     max_messages: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many records.", show_default=False)
+        int | None, typer.Option(min=1, help="Stop after this many records.", show_default=False)
     ] = None,
     timeout_ms: Annotated[
-        int | None, typer.Option(min=1, help="Stop when nothing came for so long.", show_default=False)
+        int | None, typer.Option(min=1, help="Stop after this many milliseconds without a record.", show_default=False)
     ] = None,
     print_key: Annotated[bool, typer.Option("--print-key", help="Print KEY, a tab, VALUE.")] = False,
     config: ConsumerConfig = None,

@@ -20,10 +20,10 @@ def doctor(
         list[Path] | None, typer.Argument(help="Disks, or the folder of an embedded cluster.", show_default=False)
     ] = None,
     partitions: Annotated[
-        int, typer.Option(min=1, help="Replicas that this machine shall hold, if not more are there.")
+        int, typer.Option(min=1, help="How many replicas this machine is to hold, if it does not hold more already.")
     ] = 100,
-    partition_bytes: Annotated[int, typer.Option(min=1, help="Bytes that each of them retains.")] = 10 * 1024**3,
-    segment_bytes: Annotated[int, typer.Option(min=1, help="Their segment.bytes.")] = 1024**3,
+    partition_bytes: Annotated[int, typer.Option(min=1, help="Bytes that each replica retains.")] = 10 * 1024**3,
+    segment_bytes: Annotated[int, typer.Option(min=1, help="The segment.bytes of the replicas.")] = 1024**3,
     as_json: AsJson = False,
 ) -> None:
     """Check open files, replicas per process, threads, memory maps, /dev/shm, disks, ports, Ray's

@@ -143,7 +143,7 @@ def _print_plan(group: str, plan: Mapping[TopicPartition, int], *, as_csv: bool,
 def reset_offsets(
     group: Group,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Of all topics that the group has offsets of.")
+        bool, typer.Option("--all-topics", help="Reset all topics that the group has offsets for.")
     ] = False,
     topic: Annotated[
         list[str] | None, typer.Option("--topic", help="TOPIC or TOPIC:0,1; may be repeated.", show_default=False)
@@ -155,7 +155,8 @@ def reset_offsets(
     ] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", help="To this offset.", show_default=False)] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", help="Forward by so many offsets; back if negative.", show_default=False)
+        int | None,
+        typer.Option("--shift-by", help="Move this many offsets forward, or back if negative.", show_default=False),
     ] = None,
     to_datetime: Annotated[
         str | None,
@@ -167,10 +168,10 @@ def reset_offsets(
     ] = None,
     from_file: Annotated[
         Path | None,
-        typer.Option("--from-file", help="To what a CSV file says: topic,partition,offset.", show_default=False),
+        typer.Option("--from-file", help="To the offsets in a CSV file: topic,partition,offset.", show_default=False),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan (unless said otherwise).")] = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, change nothing (the default).")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Reset the offsets.")] = False,
     export: Annotated[bool, typer.Option("--export", help="Print the plan as CSV.")] = False,
     folder: Folder = None,
     address: Address = None,

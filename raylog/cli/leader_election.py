@@ -38,9 +38,9 @@ def leader_election(
         ),
     ],
     topic: Annotated[str | None, typer.Option(help="With --partition: one partition.", show_default=False)] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="With --topic.", show_default=False)] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="The partition of --topic.", show_default=False)] = None,
     all_topic_partitions: Annotated[
-        bool, typer.Option("--all-topic-partitions", help="Every partition where something is to be done.")
+        bool, typer.Option("--all-topic-partitions", help="All partitions that need it.")
     ] = False,
     path_to_json_file: Annotated[
         Path | None,

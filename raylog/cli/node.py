@@ -34,7 +34,7 @@ def resources(
         ),
     ] = None,
     advertised_listeners: Annotated[
-        str | None, typer.Option(help="What Kafka clients are told instead.", show_default=False)
+        str | None, typer.Option(help="The address that Kafka clients are given instead.", show_default=False)
     ] = None,
     config: Annotated[
         list[str] | None,

@@ -42,7 +42,7 @@ def produce(
     topic: Annotated[str, typer.Argument(help="The topic's name.", show_default=False)],
     num_records: Annotated[int, typer.Option(min=1, help="How many records to send.")] = 1_000_000,
     record_size: Annotated[int, typer.Option(min=1, help="Bytes of each value.")] = 100,
-    throughput: Annotated[int, typer.Option(help="At most so many records a second; -1 for all it can.")] = -1,
+    throughput: Annotated[int, typer.Option(help="At most this many records per second; -1 for no limit.")] = -1,
     batch_records: Annotated[int, typer.Option(min=1, help="Values handed to one send_batch call.")] = 10_000,
     acks: Acks = "all",
     compression: Compression = "none",
@@ -89,7 +89,7 @@ def produce(
 def consume(
     topic: Annotated[str, typer.Argument(help="The topic's name.", show_default=False)],
     num_records: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many; without it at the end of the topic.")
+        int | None, typer.Option(min=1, help="Stop after this many records; by default at the end of the topic.")
     ] = None,
     config: ConsumerConfig = None,
     folder: Folder = None,
@@ -97,7 +97,7 @@ def consume(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Read all partitions from their beginning to where they end now, and measure the rate."""
+    """Read all partitions from their first record to their current end, and measure the rate."""
     with open_consumer(folder, address, timeout, parse_configs(config)) as consumer:
         partitions = [TopicPartition(topic, number) for number in range(consumer.partitions_for(topic))]
         consumer.assign(partitions)

@@ -16,14 +16,14 @@ app = typer.Typer(help="The controllers: who is active, who follows, how far.", 
 
 @app.callback()
 def group() -> None:
-    """The controllers: who is active, who follows, how far."""
+    """Show which controller is active, and how far the others have followed."""
 
 
 @app.command("status")
 def status(
     folder: Folder = None, address: Address = None, timeout: Timeout = CONNECT_TIMEOUT_S, as_json: AsJson = False
 ) -> None:
-    """Show the quorum of the controllers, asking the active one, or any that answers.
+    """Show the quorum of the controllers. The active controller is asked, or any that answers.
 
     Exits with 1 if none is active, or a voter can't be reached or is recovering.
     """

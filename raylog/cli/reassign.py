@@ -41,7 +41,9 @@ PlanFile = Annotated[
 Throttle = Annotated[
     int | None,
     typer.Option(
-        "--throttle", help="Most bytes per second that each broker sends, and takes, for moving.", show_default=False
+        "--throttle",
+        help="Maximum bytes per second that each broker sends, and receives, for moves.",
+        show_default=False,
     ),
 ]
 PreserveThrottles = Annotated[bool, typer.Option("--preserve-throttles", help="Leave throttles as they are.")]
@@ -59,14 +61,14 @@ def generate(
         ),
     ],
     broker_list: Annotated[str, typer.Option(help="The brokers to spread them over, as 0,1,2.", show_default=False)],
-    disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Take no notice of racks.")] = False,
+    disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Ignore racks.")] = False,
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Propose a plan that spreads topics evenly over brokers. Nothing is moved; replication factors
-    stay.
+    """Propose a plan that spreads topics evenly over brokers and keeps their replication factors.
+    Nothing is moved.
     """
     from raylog.client.admin.reassignment_plans import spread
 
@@ -92,7 +94,8 @@ def execute(
     additional: Annotated[
         bool,
         typer.Option(
-            "--additional", help="Also while others are in progress; one of them gets this target and throttle instead."
+            "--additional",
+            help="Allow this while other moves are in progress. A partition that is moving already gets this target and throttle instead.",
         ),
     ] = False,
     throttle: Throttle = None,
@@ -101,7 +104,7 @@ def execute(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Start a plan. It goes on when the command has returned; `verify` says how far it is."""
+    """Start a plan. The moves go on after the command has returned; `verify` shows their progress."""
     limit = checked_throttle(throttle)
     plan = plan_of(plan_file.read_text())
     with find_cluster(folder, address, timeout).admin() as admin:
@@ -142,8 +145,9 @@ def verify(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Say of each partition of a plan whether it is done. Exits with 1 unless all are. Takes
-    throttles off when nothing moves any more.
+    """Show for each partition of a plan whether its move is complete. Exits with 1 unless all are.
+
+    When nothing moves any more, the throttles are removed.
     """
     plan = plan_of(plan_file.read_text())
     cleared: Cleared = None
@@ -172,8 +176,8 @@ def cancel(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel what of a plan is in progress: what was added is deleted, what was to be removed
-    stays.
+    """Cancel the moves of a plan that are in progress. Replicas that were added are deleted, and
+    those that were to be removed stay.
     """
     plan = plan_of(plan_file.read_text())
     with find_cluster(folder, address, timeout).admin() as admin:

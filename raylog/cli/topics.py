@@ -34,23 +34,26 @@ Configs = Annotated[
 def create(
     topic: Topic,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Without it the cluster's default.", show_default=False)
+        int | None, typer.Option(min=1, help="By default, what the cluster is configured to use.", show_default=False)
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Without it the cluster's default.", show_default=False)
+        int | None, typer.Option(min=1, help="By default, what the cluster is configured to use.", show_default=False)
     ] = None,
     replica_assignment: Annotated[
         str | None,
-        typer.Option(help="Brokers of each partition, as in 0:1:2,1:2:0, instead of the two.", show_default=False),
+        typer.Option(
+            help="The brokers of each partition, as in 0:1:2,1:2:0. Replaces --partitions and --replication-factor.",
+            show_default=False,
+        ),
     ] = None,
     config: Configs = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Be content if the topic exists.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic. It can be written to when this returns."""
+    """Create a topic. Producers can write to it when the command returns."""
     if replica_assignment is not None and (partitions is not None or replication_factor is not None):
         raise typer.BadParameter("give --replica-assignment, or --partitions and --replication-factor")
     assignment = parse_assignment(replica_assignment) if replica_assignment is not None else {}
@@ -75,7 +78,7 @@ def create(
 
 @app.command("list")
 def list_(
-    internal: Annotated[bool, typer.Option("--internal", help="Also the log's own topics.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
@@ -93,7 +96,7 @@ def list_(
 @app.command("describe")
 def describe(
     topics: Annotated[
-        list[str] | None, typer.Argument(help="Names of topics; all without one.", show_default=False)
+        list[str] | None, typer.Argument(help="Names of topics; without any, all topics.", show_default=False)
     ] = None,
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated-partitions", help="Only partitions with replicas out of sync.")
@@ -177,7 +180,7 @@ def alter(
 @app.command("delete")
 def delete(
     topics: Topics,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content if a topic is not there.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if a topic does not exist.")] = False,
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,

@@ -29,7 +29,7 @@ def verify(
         float, typer.Option(min=0, help="Seconds to wait for a replica that is away or behind before it is left out.")
     ] = 30.0,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Replace wrong copies by copies of the other replicas.")
+        bool, typer.Option("--repair", help="Replace wrong copies with copies from the other replicas.")
     ] = False,
     folder: Folder = None,
     address: Address = None,
