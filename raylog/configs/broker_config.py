@@ -10,7 +10,7 @@ from raylog.configs.topic_configs import TopicConfig
 @dataclass(frozen=True, slots=True)
 class BrokerConfig(TopicConfig):
     """``of_topic`` names the topic config that this one stands in for. The rest says who goes by
-    it: group coordinators, compaction, scrubbing, or the processes that hold replicas as a whole.
+    it: group coordinators, compaction, every log, or the processes that hold replicas as a whole.
     Other ones are the controller's or a Broker's.
     """
 
@@ -18,5 +18,5 @@ class BrokerConfig(TopicConfig):
     of_topic: str | None = None
     is_of_groups: bool = False
     is_of_cleaner: bool = False
-    is_of_scrubbing: bool = False
+    is_of_logs: bool = False
     is_of_hosts: bool = False

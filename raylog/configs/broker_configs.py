@@ -95,9 +95,15 @@ _CLEANER = (
     BrokerConfig("log.cleaner.io.max.bytes.per.second", ConfigValueType.DOUBLE, "1.7976931348623157E308",
                  "bytes of log that compaction reads per second in one process", 1, is_of_cleaner=True),
     BrokerConfig("log.scrub.interval.ms", ConfigValueType.LONG, "604800000",
-                 "how long after a log was read through for damage it is read through again", 1, is_of_scrubbing=True),
+                 "how long after a log was read through for damage it is read through again", 1, is_of_logs=True),
     BrokerConfig("log.scrub.io.max.bytes.per.second", ConfigValueType.DOUBLE, "10485760",
-                 "bytes of log that scrubbing reads per second in one process", 1, is_of_scrubbing=True),
+                 "bytes of log that scrubbing reads per second in one process", 1, is_of_logs=True),
+)  # fmt: skip
+
+_PRODUCERS = (
+    BrokerConfig("producer.id.expiration.ms", ConfigValueType.INT, "86400000",
+                 "how long a log remembers a producer that writes nothing to it; looked at as often as retention", 1, INT_MAX,
+                 is_of_logs=True),
 )  # fmt: skip
 
 _SCALING = (
@@ -124,6 +130,7 @@ _TABLE = (
     *_GROUPS,
     *_CLEANER,
     *_SCALING,
+    *_PRODUCERS,
     *HOSTS,
     *CONTROLLERS,
     BrokerConfig("auto.create.topics.enable", ConfigValueType.BOOLEAN, "true",

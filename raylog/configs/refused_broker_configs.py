@@ -75,7 +75,8 @@ REFUSED: Mapping[str, str] = {
     "password.encoder.*": _SECURITY,
     "principal.builder.class": _SECURITY,
     "process.roles": _QUORUM,
-    "producer.id.expiration.*": _FIXED,
+    "producer.id.expiration.check.interval.ms": "producers are forgotten when retention looks through a log: set "
+    "log.retention.check.interval.ms",
     "producer.purgatory.purge.interval.requests": _FIXED,
     "queued.max.*": _FIXED,
     "quota.*": _QUOTAS,

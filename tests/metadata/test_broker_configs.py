@@ -117,6 +117,18 @@ def test_the_settings_of_the_cleaner_go_with_compacted_logs_the_brokers_own_firs
     assert "log.cleaner.backoff.ms" not in of_log(world.image, topic_of("delete"), 2)
 
 
+def test_how_long_producers_are_remembered_goes_with_every_log_the_brokers_own_first(world):
+    topic = topic_of("delete")
+    assert LogConfig.from_topic_configs(of_log(world.image, topic, 1)).producer_id_expiration_ms == 86_400_000
+    configure(world, "", "producer.id.expiration.ms", "5000")
+    configure(world, "1", "producer.id.expiration.ms", "700")
+    expirations = [
+        LogConfig.from_topic_configs(of_log(world.image, topic, broker)).producer_id_expiration_ms for broker in (1, 2)
+    ]
+    assert expirations == [700, 5_000]
+    assert configure(world, "", "producer.id.expiration.ms", "0").error == ErrorCode.invalid_config
+
+
 def topic_of(policy):
     return Topic(uuid.uuid4(), "t", {"cleanup.policy": policy})
 

@@ -1,4 +1,4 @@
-"""A config of hosts, set at the start and changed by IncrementalAlterConfigs, shapes what a running host answers.
+"""A config of hosts or of their logs, set at the start and changed by IncrementalAlterConfigs, shapes what a running host does.
 
 ``tests/ray/test_host_configs.py`` shows the same of processes of their own.
 """
@@ -11,11 +11,13 @@ from outside import listener
 from raw_requests import eventually
 
 import raylog.testing
-from raylog.client.sync import AdminClient
+from raylog.client.sync import AdminClient, Producer
+from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.core
 
 VALUE = bytes(3_000)
+PARTITION = TopicPartition("t", 0)
 
 
 def test_a_config_of_hosts_holds_from_the_start_and_changes_while_the_host_runs() -> None:
@@ -31,3 +33,24 @@ def test_a_config_of_hosts_holds_from_the_start_and_changes_while_the_host_runs(
             eventually(lambda: fetched_bytes(at, "t") < 2 * len(VALUE), "the broker's own value holds")
             admin.alter_configs(broker=0, delete=["fetch.max.bytes"])
             eventually(lambda: fetched_bytes(at, "t") > 2 * len(VALUE), "the value for all brokers holds again")
+
+
+def test_a_log_remembers_a_producer_for_as_long_as_is_set_and_forgets_one_when_that_is_shortened() -> None:
+    with (
+        raylog.testing.broker(topics=["t"], configs={"log.retention.check.interval.ms": 50}) as kafka,
+        AdminClient(kafka._running.address) as admin,
+    ):
+
+        def remembered() -> int:
+            return len(admin.describe_producers([PARTITION])[PARTITION])
+
+        def write() -> None:
+            with Producer(kafka._running.address) as producer:
+                producer.send("t", b"x").result()
+
+        write()
+        assert remembered() == 1
+        admin.alter_configs(broker="all", set={"producer.id.expiration.ms": "1"})
+        eventually(lambda: remembered() == 0, "the producer is forgotten")
+        admin.alter_configs(broker="all", delete=["producer.id.expiration.ms"])
+        eventually(lambda: write() or remembered() > 1, "one producer is remembered until another has written")

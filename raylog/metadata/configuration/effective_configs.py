@@ -22,12 +22,12 @@ TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE =
 
 def shapes_logs(name: str) -> bool:
     """Whether that config of brokers stands in for one of topics, or goes with the logs to those
-    who compact or scrub them or hold groups.
+    who open, compact or scrub them or hold groups.
     """
     config = BROKER_CONFIGS.get(name)
     if config is None:
         return False
-    return config.of_topic is not None or config.is_of_groups or config.is_of_cleaner or config.is_of_scrubbing
+    return config.of_topic is not None or config.is_of_groups or config.is_of_cleaner or config.is_of_logs
 
 
 def has_own(image: MetadataImage, broker_id: int) -> bool:
@@ -39,12 +39,12 @@ def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[st
     """Every topic config with the value that holds for a log on that broker; None: on any that has
     none of its own.
 
-    With every log come those configs of scrubbing that were set, with a compacted one those of the
+    With every log come those configs of logs that were set, with a compacted one those of the
     cleaner, with the log of groups those of groups.
     """
     values = dict(topic.configs)
     cleaner: dict[str, str] = {}
-    scrubbing: dict[str, str] = {}
+    of_logs: dict[str, str] = {}
     for named in (broker_id, None):
         for broker_name, value in image.broker_configs.get(named, {}).items():
             config = BROKER_CONFIGS.get(broker_name)
@@ -52,9 +52,9 @@ def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[st
                 values.setdefault(config.of_topic, value)
             elif config is not None and config.is_of_cleaner:
                 cleaner.setdefault(broker_name, value)
-            elif config is not None and config.is_of_scrubbing:
-                scrubbing.setdefault(broker_name, value)
-    effective = topic_configs.effective(values) | scrubbing
+            elif config is not None and config.is_of_logs:
+                of_logs.setdefault(broker_name, value)
+    effective = topic_configs.effective(values) | of_logs
     if "compact" in effective["cleanup.policy"]:
         effective |= cleaner
     if topic.name == OFFSETS_TOPIC:
