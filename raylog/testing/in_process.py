@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from raylog.client.links.address import ClusterAddress
 from raylog.disks.disk import Disk, disk_path, encode_id, format_disk, new_id, read_disk, with_controllers
 from raylog.disks.quorum_disks import quorum_disks
-from raylog.errors import ClusterError
+from raylog.errors import ClusterError, RaylogError
 from raylog.server.broker_server import BrokerServer
 from raylog.server.controller_server import ControllerServer
 from raylog.server.replica_server import ReplicaServer
@@ -64,6 +64,7 @@ class InProcessLauncher:
         self._outside: dict[int, Endpoint] = {}  # where Kafka clients reach a Broker, by node
         self._succeeded: list[Any] = []  # by another of their node: a controller that died had begun to start them
         self._is_over = False
+        self.fault: Exception | None = None  # of a server that no further try would start
 
     def build_replicas(self, build: Build) -> None:
         """Have the hosts of replicas, of users' and of internal topics, made by ``build`` from now
@@ -93,7 +94,13 @@ class InProcessLauncher:
                 await server.stop()
             return endpoint
 
-        return asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+        except (OSError, RaylogError):
+            raise  # the controller tries again
+        except Exception as error:
+            self.fault = error
+            raise
 
     async def end(self) -> None:
         """Stop all servers, and whichever is being started now."""
@@ -191,8 +198,14 @@ class InProcessCluster:
         self.await_true(lambda: self.active >= 0)
         order = RegisterDisks(tuple(map(_registration, self._disks)))
         self._loops[self.active].run(self.controller.register_disks(order))
-        self.await_true(lambda: all(node_id(disk.broker_id, 0) in self.controller.live_nodes() for disk in self._disks))
+        self.await_true(self._brokers_live)
         self.await_true(self._brokers_know_each_other)
+
+    def _brokers_live(self) -> bool:
+        """Raises ClusterError if a server has a fault that keeps it from starting."""
+        if self.launcher.fault is not None:
+            raise ClusterError(f"a server cannot start: {self.launcher.fault!r}") from self.launcher.fault
+        return all(node_id(disk.broker_id, BROKER_SLOT) in self.controller.live_nodes() for disk in self._disks)
 
     def _brokers_know_each_other(self) -> bool:
         """Whether each Broker's answers name all of them: the controller hears of a Broker before
