@@ -4,7 +4,7 @@ Those of the groups' machines are hunted in the runs with groups, those of the
 clients and of the Broker in the runs with the production clients.
 
 ``make mutations`` (``python tests/sim/hunts.py [--processes N] [NAME …]``) hunts for each through up to 200 seeds. Without
-names it hunts for all and writes ``mutations.md`` beside this file.
+names it hunts for all. What it finds it writes into ``mutations.md`` beside this file, hunt by hunt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.pool import Pool
@@ -123,11 +123,11 @@ def hunt(name: str, seeds_max: int, processes: Pool, *, at_a_time: int = PROCESS
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Hunt for mutations with the simulator.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these; the table is written for all alone")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these; the table keeps the other rows")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="at most so many for each")
     parser.add_argument("--processes", type=int, default=PROCESSES, help="how many run at the same time")
     arguments = parser.parse_args()
-    rows = []
+    rows: list[tuple[str, Catch]] = []
     with pool(arguments.processes) as processes:
         for name in arguments.names or HUNTED:
             start = time.perf_counter()
@@ -135,8 +135,7 @@ def main() -> int:
             said = f"caught after {catch.seeds} seeds" if catch.broke else f"NOT CAUGHT in {catch.seeds} seeds"
             print(f"{name}: {said} in {time.perf_counter() - start:.0f} s: {catch.broke}", flush=True)
             rows.append((name, catch))
-    if not arguments.names:
-        TABLE.write_text(table(rows))
+            TABLE.write_text(table(last_catches() | dict(rows)))
     return 0 if all(catch.broke for _, catch in rows) else 1
 
 
@@ -144,10 +143,13 @@ def last_catches() -> dict[str, Catch]:
     """By mutation, as the table says."""
     rows = (line.split(" | ", 2) for line in TABLE.read_text().splitlines() if line.startswith("| "))
     caught = (row for row in rows if len(row) == 3 and row[1].isdigit())
-    return {name.removeprefix("| ").replace(" ", "_"): Catch(int(seeds), broke) for name, seeds, broke in caught}
+    return {
+        name.removeprefix("| ").replace(" ", "_"): Catch(int(seeds), broke.removesuffix(" |").replace("\\|", "|"))
+        for name, seeds, broke in caught
+    }
 
 
-def table(rows: list[tuple[str, Catch]]) -> str:
+def table(catches: Mapping[str, Catch]) -> str:
     lines = [
         "# Mutations",
         "",
@@ -157,7 +159,10 @@ def table(rows: list[tuple[str, Catch]]) -> str:
         "| mutation | seeds | what broke |",
         "|---|---:|---|",
     ]
-    for name, catch in rows:
+    for name in HUNTED:
+        if name not in catches:
+            continue
+        catch = catches[name]
         broke = (catch.broke or "not caught").splitlines()[0].replace("|", "\\|")
         lines.append(f"| {name.replace('_', ' ')} | {catch.seeds} | {broke[:150]} |")
     lines += [

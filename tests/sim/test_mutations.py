@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import summary
-from hunts import HUNTED, PROCESSES, hunt, kind_of, last_catches
+from hunts import HUNTED, PROCESSES, TABLE, hunt, kind_of, last_catches, table
 from unit_tests import UNIT_TESTS
 
 from raylog.simulator.replay import pool
@@ -33,6 +33,11 @@ def is_quick(name: str) -> bool:
     if catch is None or catch.broke is None or catch.seeds > QUICK_SEEDS:
         return False
     return kind_of(name) != "clients" or "no progress" not in catch.broke
+
+
+def test_the_table_names_every_mutation_that_is_hunted_and_no_other() -> None:
+    assert set(CATCHES) == set(HUNTED)
+    assert table(CATCHES) == TABLE.read_text()
 
 
 @pytest.fixture(scope="module")
