@@ -1,12 +1,13 @@
-"""Writes ``docs/benchmarks.md`` from the result files: every case, every target, met or missed, in words that stay with the figures.
-And ``docs/failover.png``, where the figures that it shows have changed.
+"""Writes ``docs/benchmarks.md`` from the result files, with every case and every target, met or
+missed. Draws ``docs/failover.png`` anew where its figures have changed.
 
 ::
 
     python benchmarks/report.py            # after a benchmark wrote its file
     python benchmarks/report.py --check    # exit 1 where the page is not what the files say
 
-Nothing on the page is typed by hand except this introduction, so it cannot claim what no run has shown.
+Only the introduction and what is said of the failover faults are typed by hand, so the page cannot
+claim what no run has shown.
 """
 
 from __future__ import annotations
@@ -23,29 +24,36 @@ RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 FAILOVER = "failover"
 STRUCK = """\
-A pause is the longest time between two acknowledgements of the partition around the fault, from detection to the return of what was
-struck; for *metadata changes* the longest time between two committed changes of a topic's config. Both sides have three brokers and
-three controllers, their own defaults (a silent process is dead after 9 s) and the same load; lost is what was acknowledged and not
-read back. The machine was shared: its load lengthens pauses. It is given beside, with how late the load's own thread woke up at
-worst during a fault (the median of the runs): a pause of that length is the machine's.
+A pause is the longest time between two acknowledgements of the partition around a fault. It is
+measured from the detection of the fault until the process is back. For *metadata changes* it is the
+longest time between two committed changes of a topic's config. Both sides have three brokers and
+three controllers, their own defaults (a silent process is dead after 9 s) and the same load. "Lost"
+counts records that were acknowledged and not read back.
+
+The machine was shared, and load on it lengthens pauses. The table gives that load, and how late the
+thread that writes woke up at worst during a fault (the median of the runs). A pause of that length
+comes from the machine.
 
 - *leader process killed*: SIGKILL of the process that leads.
-- *leader's node killed*: SIGKILL of its Ray node's raylet with all that it started. A broker of Kafka is one process: its leader killed
-  is its node killed.
+- *leader's node killed*: SIGKILL of the raylet of its Ray node and of all that it started. A Kafka
+  broker is one process, so for Kafka this is the same as the leader killed.
 - *leader silent*: SIGSTOP; connections stay open.
-- *active controller killed*: SIGKILL. raylog's controllers are processes of their own; Kafka's are brokers too (combined mode), so a
-  replica dies with one.
-- *Ray's head killed*: SIGKILL of the GCS process, started again after 3 s. Kafka has nothing like it.
-- Kafka's client is confluent-kafka with its default retries, made to notice early: a request that is unanswered for 2 s is given up,
-  not one for 60 s.
+- *active controller killed*: SIGKILL. raylog's controllers are separate processes. Kafka's are also
+  brokers (combined mode), so a replica dies with the controller.
+- *Ray's head killed*: SIGKILL of the GCS process, which is started again after 3 s. Kafka has no
+  counterpart.
+- Kafka's client is confluent-kafka with its default retries. It gives a request up after 2 s instead
+  of 60 s, so that it notices a fault early.
 """
 
 INTRODUCTION = """\
 # Benchmarks
 
-Made by `python benchmarks/report.py` from the files in [benchmarks/results](../benchmarks/results), which hold every raw value. Contestants
-took turns within one run of one script on one machine with two cores, clients and servers together, so ratios mean something and
-absolute figures little. `make bench` runs all scripts; Apache Kafka (3.9 and 4.3, from Maven Central) needs a Java for that.
+`python benchmarks/report.py` writes this page from the files in
+[benchmarks/results](../benchmarks/results), which hold every raw value. In each script the
+contestants take turns within one run, on one machine with two cores that clients and servers share.
+Compare the ratios: the absolute figures depend on the machine. `make bench` runs all scripts. Apache
+Kafka (3.9 and 4.3, from Maven Central) needs Java.
 """
 
 
