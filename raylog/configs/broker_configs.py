@@ -50,7 +50,7 @@ def _for_topics(name: str, broker_name: str) -> BrokerConfig:
         broker_name,
         of.type,
         of.default,
-        f"of topics that do not set `{name}`: {of.meaning}",
+        f"for topics that do not set `{name}`: {of.meaning}",
         of.minimum,
         of.maximum,
         of.choices,
@@ -65,12 +65,15 @@ def _of_groups(name: str, default: str, meaning: str, minimum: int = 1) -> Broke
 
 _GROUPS = (
     _of_groups(
-        "group.initial.rebalance.delay.ms", "3000", "how long the first join of an empty group waits for more", 0
+        "group.initial.rebalance.delay.ms",
+        "3000",
+        "how long an empty group waits for more members after the first has joined",
+        0,
     ),
     _of_groups(
         "group.native.return.ms",
         "500",
-        "how long a member that is a native client may be away after its connection has ended",
+        "how long a native client may take to reconnect before its member is removed",
         0,
     ),
     _of_groups(
@@ -79,30 +82,30 @@ _GROUPS = (
     _of_groups("group.max.session.timeout.ms", "1800000", "the longest session timeout that a member may ask for"),
     _of_groups("group.max.size", "2147483647", "how many members a group may have"),
     _of_groups("group.min.session.timeout.ms", "6000", "the shortest session timeout that a member may ask for"),
-    _of_groups("offset.metadata.max.bytes", "4096", "how many characters may be committed beside an offset", 0),
+    _of_groups("offset.metadata.max.bytes", "4096", "characters of metadata that may be committed with an offset", 0),
     _of_groups("offsets.commit.timeout.ms", "5000", "how long a commit waits for the replicas"),
-    _of_groups("offsets.retention.check.interval.ms", "600000", "how often expired offsets are looked for"),
+    _of_groups("offsets.retention.check.interval.ms", "600000", "how often expired offsets are removed"),
     _of_groups("offsets.retention.minutes", "10080", "how long the offsets of a group without members are kept"),
 )
 
 _CLEANER = (
     BrokerConfig("log.cleaner.backoff.ms", ConfigValueType.LONG, "15000",
-                 "how long compaction rests where nothing was due", 0, is_of_cleaner=True),
+                 "how long compaction pauses when nothing was due", 0, is_of_cleaner=True),
     BrokerConfig("log.cleaner.dedupe.buffer.size", ConfigValueType.LONG, "134217728",
                  "bytes of memory that a process may use to compact a log; 24 for each key", 1 << 20, is_of_cleaner=True),
     BrokerConfig("log.cleaner.io.buffer.load.factor", ConfigValueType.DOUBLE, "0.9",
-                 "share of that memory which is filled", 0.01, 1, is_of_cleaner=True),
+                 "share of that memory that is filled", 0.01, 1, is_of_cleaner=True),
     BrokerConfig("log.cleaner.io.max.bytes.per.second", ConfigValueType.DOUBLE, "1.7976931348623157E308",
                  "bytes of log that compaction reads per second in one process", 1, is_of_cleaner=True),
     BrokerConfig("log.scrub.interval.ms", ConfigValueType.LONG, "604800000",
-                 "how long after a log was read through for damage it is read through again", 1, is_of_logs=True),
+                 "how often a log is read through to find damage", 1, is_of_logs=True),
     BrokerConfig("log.scrub.io.max.bytes.per.second", ConfigValueType.DOUBLE, "10485760",
                  "bytes of log that scrubbing reads per second in one process", 1, is_of_logs=True),
 )  # fmt: skip
 
 _PRODUCERS = (
     BrokerConfig("producer.id.expiration.ms", ConfigValueType.INT, "86400000",
-                 "how long a log remembers a producer that writes nothing to it; looked at as often as retention", 1, INT_MAX,
+                 "how long a log remembers a producer that writes nothing to it; checked as often as retention", 1, INT_MAX,
                  is_of_logs=True),
 )  # fmt: skip
 
@@ -111,19 +114,19 @@ _SCALING = (
                  "actors for users' topics that one broker gets by itself; 0: as many as its machine has cores, never more",
                  0, INT_MAX, is_cluster_wide=True),
     BrokerConfig("actor.scaling.backoff.ms", ConfigValueType.LONG, "10000",
-                 "pause between two steps on one disk; six times that, and a replica that was moved may move again", 0,
+                 "pause between two steps on one disk; a replica that has moved stays for six times as long", 0,
                  is_cluster_wide=True),
     BrokerConfig("actor.scaling.busy.ms", ConfigValueType.LONG, "5000",
                  "how long an actor has to be busy before it gets help", 0, is_cluster_wide=True),
     BrokerConfig(SCALING_BUSY, ConfigValueType.DOUBLE, "0.75",
-                 "share of a core from which on an actor's event loop counts as busy", 0, 1, is_cluster_wide=True),
+                 "an actor whose event loop uses at least this share of a core is busy", 0, 1, is_cluster_wide=True),
     BrokerConfig("actor.scaling.enable", ConfigValueType.BOOLEAN, "true",
-                 "whether busy actors get another one beside them, and idle ones that came so end", is_cluster_wide=True),
+                 "whether a busy actor gets another one beside it, which ends when it is idle", is_cluster_wide=True),
     BrokerConfig("actor.scaling.idle.ms", ConfigValueType.LONG, "300000",
                  "how long an actor that was added has to be idle before it gives its replicas back and ends", 0,
                  is_cluster_wide=True),
     BrokerConfig(SCALING_IDLE, ConfigValueType.DOUBLE, "0.2",
-                 "share of a core up to which an actor's event loop counts as idle", 0, 1, is_cluster_wide=True),
+                 "an actor whose event loop uses at most this share of a core is idle", 0, 1, is_cluster_wide=True),
 )  # fmt: skip
 
 _TABLE = (
@@ -138,12 +141,12 @@ _TABLE = (
     BrokerConfig("auto.leader.rebalance.enable", ConfigValueType.BOOLEAN, "true",
                  "whether leaders go back to the preferred replicas by themselves", is_cluster_wide=True),
     BrokerConfig(REPLICATION_FACTOR, ConfigValueType.INT, str(REPLICATION_FACTOR_UNSET),
-                 "replicas of a topic that does not say how many; unset: as many as there are brokers, at most this",
+                 "replicas of a topic that is created without a number; if this is not set, as many as there are brokers, at most 3",
                  1, SHORT_MAX, is_cluster_wide=True),
     BrokerConfig(FOLLOWER_RATE, ConfigValueType.LONG, str(LONG_MAX),
                  "bytes per second that the broker's throttled replicas copy while they are not in sync", 0),
     BrokerConfig("leader.imbalance.check.interval.seconds", ConfigValueType.LONG, "300",
-                 "how often the balance of leaders is looked at", 1, 1 << 40, is_cluster_wide=True),
+                 "how often the balance of leaders is checked", 1, 1 << 40, is_cluster_wide=True),
     BrokerConfig("leader.imbalance.per.broker.percentage", ConfigValueType.INT, "10",
                  "how many of the partitions that prefer a broker may be led by others", 0, is_cluster_wide=True),
     BrokerConfig(LEADER_RATE, ConfigValueType.LONG, str(LONG_MAX),
@@ -152,10 +155,10 @@ _TABLE = (
                  "connections of Kafka clients to one broker; further ones are closed at once", 0, INT_MAX),
     BrokerConfig("max.incremental.fetch.session.cache.slots", ConfigValueType.INT, "1000",
                  "fetch sessions of Kafka clients that one broker keeps", 0, INT_MAX),
-    BrokerConfig(PARTITIONS, ConfigValueType.INT, "1", "partitions of a topic that does not say how many",
+    BrokerConfig(PARTITIONS, ConfigValueType.INT, "1", "partitions of a topic that is created without a number",
                  1, PARTITIONS_MAX, is_cluster_wide=True),
     BrokerConfig("queued.max.request.bytes", ConfigValueType.LONG, "268435456",
-                 "bytes of requests that one broker works on; beyond them large senders are not read", 1),
+                 "bytes of requests that one broker works on at once; beyond that it stops reading from large senders", 1),
     BrokerConfig("unclean.shutdown.election.wait.ms", ConfigValueType.INT, "10000",
                  "how long an election after an unclean stop waits for the logs of in-sync replicas that are not up yet",
                  0, is_cluster_wide=True),
