@@ -62,6 +62,7 @@ from raylog.metadata.requests import CreateTopics, RegisterDisk, RequestedTopic
 from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import HardState, bootstrap_snapshot
 from raylog.raft.quorum import Quorum, QuorumConfig
+from raylog.simulator.simulated_files import SimulatedDisk
 from raylog.types import ActorIdentity, Condition, Endpoint, TopicIdPartition, node_id
 
 CLUSTER = "a-test-cluster"
@@ -444,3 +445,12 @@ def new_world():
 @pytest.fixture
 def broker_node():
     return lambda broker: node_id(broker, 0)
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    """With an empty folder ``/disk``, which survives."""
+    disk = SimulatedDisk()
+    disk.files().make_directory("/disk")
+    disk.flush_everything()
+    return disk

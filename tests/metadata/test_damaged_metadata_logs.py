@@ -21,14 +21,6 @@ from raylog.raft.state_files import COPY_SUFFIX, INCARNATION_NAME
 from raylog.simulator.simulated_files import SimulatedDisk, WorstLuck
 
 
-@pytest.fixture
-def disk() -> SimulatedDisk:
-    disk = SimulatedDisk()
-    disk.files().make_directory("/disk")
-    disk.flush_everything()
-    return disk
-
-
 def test_a_torn_tail_is_cut_wherever_it_is_torn(disk: SimulatedDisk) -> None:
     files: Files = disk.files()
     log = formatted(files)

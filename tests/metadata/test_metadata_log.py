@@ -27,14 +27,6 @@ from raylog.raft.metadata_log import LOCK_NAME, LOG_NAME, MetadataLog
 from raylog.simulator.simulated_files import SimulatedDisk, TornWrite
 
 
-@pytest.fixture
-def disk() -> SimulatedDisk:
-    disk = SimulatedDisk()
-    disk.files().make_directory("/disk")
-    disk.flush_everything()
-    return disk
-
-
 def test_a_new_folder_is_blank(disk: SimulatedDisk) -> None:
     log = MetadataLog.open(disk.files(), FOLDER)
     assert (log.hard_state, log.snapshot, log.entries, log.entry_bytes) == (HardState(), BLANK, (), 0)
