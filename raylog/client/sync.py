@@ -65,8 +65,8 @@ _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 class Producer:
-    """A producer. Options are Kafka's (``linger_ms=5`` or ``{"linger.ms": 5}``); unknown ones are
-    refused.
+    """A producer. Its options are Kafka's (``linger_ms=5`` or ``{"linger.ms": 5}``). Unknown
+    options are refused.
 
     ::
 
@@ -104,11 +104,12 @@ class Producer:
         headers: Sequence[Header] = NO_HEADERS,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Take one record and return at once; ``.result()`` of the delivery waits for its
+        """Queue one record and return at once. ``.result()`` of the delivery waits for the
         acknowledgement.
 
-        Blocks while ``buffer.memory`` is full, up to ``max.block.ms`` (then BufferFullError).
-        ``on_delivery(metadata, error)`` is called on another thread when the record is settled.
+        Blocks while ``buffer.memory`` is full, up to ``max.block.ms``, and then raises
+        BufferFullError. ``on_delivery(metadata, error)`` is called on another thread when the
+        record is acknowledged or has failed.
         """
         core = self._live
         if core is None or self._generation != background_module.generation or self._closed:
@@ -133,14 +134,15 @@ class Producer:
         timestamps_ms: Sequence[int | None] | None = None,
         on_delivery: OnBatchDelivery | None = None,
     ) -> BatchDelivery:
-        """Take many records in few large batches: the fast way.
+        """Queue many records in few large batches. This is the fast way.
 
         ``values`` are bytes (or what ``value.serializer`` takes), objects with ``value`` and
-        optionally ``key``, ``timestamp_ms`` and ``headers``, or an Arrow table. ``key`` holds for
-        all, ``keys`` one by one. Without key and partition each batch goes to a partition of its
-        own choice. Order is kept per partition. One record that is too large refuses the whole call
-        before anything is sent; later failures concern single batches and show in the delivery.
-        ``on_delivery(result, error)`` is called once, when all of it is settled.
+        optionally ``key``, ``timestamp_ms`` and ``headers``, or an Arrow table. ``key`` applies to
+        all values, ``keys`` to one each. Without key and partition, the producer picks a partition
+        for each batch. Order is kept per partition. If one record is too large, the call refuses
+        all of them before it sends anything. Later failures concern single batches, and the
+        delivery shows them. ``on_delivery(result, error)`` is called once, when all records are
+        acknowledged or have failed.
         """
         if isinstance(values, (pa.Table, pa.RecordBatch)):
             return self.send_arrow(topic, values, partition=partition, on_delivery=on_delivery)
@@ -164,13 +166,13 @@ class Producer:
         partition_column: str = "partition",
         on_delivery: OnBatchDelivery | None = None,
     ) -> BatchDelivery:
-        """Take the rows of a pyarrow Table or RecordBatch. Only the value column has to be there;
+        """Queue the rows of a pyarrow Table or RecordBatch. Only the value column is required,
         binary or string.
 
-        A row goes to ``partition``, else to that of its partition column, else to that of its key,
-        else to one of the producer's choice. Timestamps are Arrow's or milliseconds, headers lists
-        of structs (key, value) or maps. Otherwise as ``send_batch``, without a Python object per
-        record.
+        A row goes to ``partition``, otherwise to the partition in its partition column, otherwise
+        to that of its key, otherwise to one that the producer picks. Timestamps are Arrow's or
+        milliseconds; headers are lists of structs (key, value) or maps. In all else it works as
+        ``send_batch`` does, without a Python object per record.
         """
         core = self._core()
         view = core.metadata.cached(topic) or self._fetch_topic(core, topic)
@@ -201,7 +203,7 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes taken and not yet settled."""
+        """Bytes that were queued and are neither acknowledged nor failed."""
         return 0 if self._live is None else self._live.memory.used_bytes
 
     def partitions_for(self, topic: str) -> int:
@@ -211,8 +213,8 @@ class Producer:
     # -------------------------------------------------------------- the end
 
     def flush(self, timeout: float | None = None) -> int:
-        """Wait until everything taken so far is settled; the number of records that are not after
-        ``timeout`` seconds.
+        """Wait until everything queued so far is acknowledged or has failed. Returns how many
+        records are neither after ``timeout`` seconds.
         """
         core = self._live
         if core is None or not core.accumulator.unfinished:
@@ -220,8 +222,8 @@ class Producer:
         return background().run(core.flush(timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush for up to ``timeout`` seconds (None: as long as deliveries may take; 0: drop what
-        waits) and end. Idempotent.
+        """Flush for up to ``timeout`` seconds and end. None waits as long as deliveries may take; 0
+        drops what is queued. Idempotent.
         """
         self._closed = True
         core, self._live = self._live, None
@@ -281,7 +283,7 @@ class Producer:
 
 
 class AdminClient(GroupCalls, ActorCalls):
-    """Topics, configs, offsets; see ``AsyncAdminClient`` for what each call promises."""
+    """Manages topics, configs, offsets and brokers. ``AsyncAdminClient`` describes each call."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
         self._address = address
@@ -303,9 +305,7 @@ class AdminClient(GroupCalls, ActorCalls):
         if_not_exists: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Create topics. Their leaders follow within moments; producers and consumers wait for
-        them.
-        """
+        """Create topics. Producers and consumers can use them when the call returns."""
         listed = [topics] if isinstance(topics, NewTopic) else list(topics)
         self._run(
             self._client.create_topics(
@@ -329,7 +329,7 @@ class AdminClient(GroupCalls, ActorCalls):
         return self._run(self._client.list_topics(internal=internal))
 
     def describe_topics(self, names: Iterable[str] | str | None = None) -> dict[str, TopicDescription]:
-        """Topics by name; all if none is named."""
+        """Topics by name, or all topics if no names are given."""
         listed = [names] if isinstance(names, str) else names
         return self._run(self._client.describe_topics(listed))
 
@@ -342,7 +342,7 @@ class AdminClient(GroupCalls, ActorCalls):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Let a topic have ``total`` partitions."""
+        """Raise the number of partitions of a topic to ``total``."""
         self._run(
             self._client.create_partitions(
                 topic, total, new_assignments=new_assignments, validate_only=validate_only, timeout=timeout
@@ -402,8 +402,8 @@ class AdminClient(GroupCalls, ActorCalls):
         """Compare all replicas byte for byte below the high watermark. ``on_partition`` is called
         on another thread.
 
-        ``repair``: a copy that is damaged, or that differs from those of a majority, is copied
-        anew; the result says which.
+        ``repair`` copies a replica anew if it is damaged or differs from the majority, and the
+        result names it.
         """
         listed = [topics] if isinstance(topics, str) else topics
         return self._run(
@@ -425,7 +425,7 @@ class AdminClient(GroupCalls, ActorCalls):
         return self._run(self._client.describe_producers(partitions))
 
     def describe_quorum(self) -> QuorumInfo:
-        """The controllers: who is active, how far the log of each is."""
+        """The controllers: which one is active, and how far the log of each is."""
         return self._run(self._client.describe_quorum())
 
     def elect_leaders(
@@ -435,7 +435,7 @@ class AdminClient(GroupCalls, ActorCalls):
         kind: ElectionKind = "preferred",
         timeout: float | None = None,
     ) -> dict[TopicPartition, RaylogError | None]:
-        """Preferred or unclean elections; per partition None, or why it was not done."""
+        """Hold preferred or unclean elections. Per partition None, or why none was held."""
         return self._run(self._client.elect_leaders(partitions, kind=kind, timeout=timeout))
 
     def reassign(
@@ -446,7 +446,9 @@ class AdminClient(GroupCalls, ActorCalls):
         allow_replication_factor_change: bool = True,
         timeout: float | None = None,
     ) -> dict[TopicPartition, RaylogError | None]:
-        """Give partitions other brokers, or cancel; per partition None, or why it was refused."""
+        """Move partitions to other brokers, or cancel moves. Per partition None, or why it was
+        refused.
+        """
         return self._run(
             self._client.reassign(
                 targets,
@@ -457,17 +459,19 @@ class AdminClient(GroupCalls, ActorCalls):
         )
 
     def clear_throttles(self, topics: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Take the replication throttles off all brokers and these topics; returns both."""
+        """Remove the replication throttles of all brokers and of these topics. Returns the brokers,
+        and which of the topics exist.
+        """
         return self._run(self._client.clear_throttles(topics))
 
     def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The reassignments that are under way."""
+        """The moves that are under way."""
         return self._run(self._client.list_reassignments(partitions))
 
     def drain_broker(self, broker: int) -> DrainProgress:
-        """Move every leader away from a broker and keep them away. Idempotent."""
+        """Move every leader away from a broker and keep leaders away. Idempotent."""
         return self._run(self._client.drain_broker(broker))
 
     def undrain_broker(self, broker: int) -> None:
@@ -475,7 +479,7 @@ class AdminClient(GroupCalls, ActorCalls):
         self._run(self._client.undrain_broker(broker))
 
     def unregister_broker(self, broker: int) -> None:
-        """Forget a broker that holds no replica any more."""
+        """Remove a broker that holds no replica from the cluster."""
         self._run(self._client.unregister_broker(broker))
 
     def close(self) -> None:

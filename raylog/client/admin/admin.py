@@ -60,7 +60,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition. Leader −1: nobody leads; ``leader_node`` is the id of the server actor."""
+    """One partition. Leader −1: none leads it. ``leader_node`` is the id of the server actor."""
 
     partition: int
     leader: int
@@ -96,7 +96,9 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition on its way to other brokers. ``replicas`` are all that hold it now, those being added and removed included."""
+    """A partition that is moving to other brokers. ``replicas`` are all that hold it now, including
+    those being added and removed.
+    """
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -105,9 +107,11 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """What draining a broker has done so far: the partitions that this call took away from it, and those it still leads.
+    """What draining a broker has done so far: the partitions that this call moved away from it, and
+    those that it still leads.
 
-    Those that remain have nobody else in sync and live; they move as soon as there is somebody.
+    The partitions that remain have no other live in-sync replica. They move as soon as there is
+    one.
     """
 
     moved: tuple[TopicPartition, ...]
@@ -116,7 +120,7 @@ class DrainProgress:
 
 @dataclass(frozen=True, slots=True)
 class OffsetInfo:
-    """An offset as ListOffsets gives it; timestamp −1 where it was not asked by time."""
+    """An offset as ListOffsets returns it; timestamp −1 unless asked by time."""
 
     offset: int
     timestamp: int
@@ -146,7 +150,7 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         if_not_exists: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Create topics. Their leaders follow within moments; producers and consumers wait for them."""
+        """Create topics. Producers and consumers can use them when the call returns."""
         wanted = [
             (
                 topic.name,
@@ -183,7 +187,9 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         return sorted(view.name for view in views if internal or not view.is_internal)
 
     async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
-        """Topics by name; all of them if no names are given. Raises UnknownTopicOrPartitionError for one that is not there."""
+        """Topics by name, or all topics if no names are given. Raises UnknownTopicOrPartitionError
+        for a topic that does not exist.
+        """
         views = await self._opened().metadata.refresh(
             None if names is None else list(names), timeout_ms=self._config.default_api_timeout_ms
         )
@@ -198,7 +204,9 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Let a topic have ``total`` partitions (only more than now). Keys move to other partitions; records don't."""
+        """Raise the number of partitions of a topic to ``total``. Keys map to other partitions from
+        then on; records stay where they are.
+        """
         timeout_ms = self._timeout_ms(timeout)
         request = requests.create_partitions(
             {topic: (total, new_assignments)}, timeout_ms=timeout_ms, validate_only=validate_only
@@ -211,7 +219,9 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
     async def describe_configs(
         self, topic: str | None = None, *, broker: AnyBroker | None = None, keys: Sequence[str] | None = None
     ) -> dict[str, ConfigEntry]:
-        """The configs of a topic (or of a broker; "all": what holds for all that have none of their own), defaults included."""
+        """The configs of a topic or broker, defaults included. "all" shows what holds for every
+        broker without a value of its own.
+        """
         kind, name = _resource(topic, broker)
         reply = await self._ask(requests.describe_configs(kind, name, keys))
         result = reply.results[0]
@@ -229,9 +239,11 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         broker: AnyBroker | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Set configs, or delete them so that the default holds again; ``append`` and ``subtract`` work on lists.
+        """Set configs, or delete them so that the default holds again. ``append`` and ``subtract``
+        change lists.
 
-        Of a topic, a broker, or all brokers ("all"), which is also how what concerns the cluster as a whole is set.
+        The configs are those of a topic, of a broker, or of all brokers ("all"). Configs that
+        concern the whole cluster are set for all brokers.
         """
         kind, name = _resource(topic, broker)
         operations: list[tuple[str, int, str | None]] = [(key.replace("_", "."), 1, None) for key in delete]
@@ -255,7 +267,9 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         return ClusterDescription(reply.cluster_id, int(reply.controller_id), tuple(brokers))
 
     async def list_offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, OffsetInfo]:
-        """Per partition "earliest", "latest", "max_timestamp", or the first offset at or after a time in ms (−1: none)."""
+        """Per partition "earliest", "latest", "max_timestamp", or the first offset at or after ms
+        (−1: none).
+        """
         asked: dict[TopicPartition, Any] = {TopicPartition(*key): _SPECS.get(spec, spec) for key, spec in specs.items()}
         for key, spec in asked.items():
             if not isinstance(spec, int):
@@ -266,7 +280,9 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         return {key: OffsetInfo(offset, timestamp, epoch) for key, (offset, timestamp, epoch) in found.items()}
 
     async def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete everything below these offsets (−1: below the high watermark); the partitions' new first offsets."""
+        """Delete all records below these offsets (−1: below the high watermark). Returns the
+        partitions' new first offsets.
+        """
         asked = {TopicPartition(*key): offset for key, offset in offsets.items()}
         return await self._leaders().delete_records(asked, self._config.default_api_timeout_ms)
 
@@ -278,11 +294,13 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         on_partition: OnPartition = lambda report: None,
         repair: bool = False,
     ) -> Verification:
-        """Compare all replicas of these topics (of all topics) byte for byte below the high watermark, over the wire.
+        """Compare all replicas of these topics (default: all topics) byte for byte below the high
+        watermark, over the wire.
 
-        Nothing stops meanwhile. A replica that is away or behind for ``patience`` seconds is left out, and the result does not hold.
-        Of a compacted topic the last records of all keys are compared. ``repair``: a copy that is damaged, or that differs from those of
-        a majority, is copied anew; the result says which.
+        The cluster keeps running. A replica that is away or behind for ``patience`` seconds is left
+        out, and the verification fails. For a compacted topic, the last records of all keys are
+        compared. ``repair`` copies a replica anew if it is damaged or differs from the majority,
+        and the result names it.
         """
 
         async def is_compacted(topic: str) -> bool:
@@ -299,7 +317,9 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         )
 
     async def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
-        """How many bytes each replica has on its broker's disk; those that do not answer are left out."""
+        """How many bytes each replica has on its broker's disk. Brokers that do not answer are left
+        out.
+        """
         sizes: dict[TopicPartition, dict[int, int]] = {}
         for broker, dirs in (await self.describe_log_dirs()).items():
             for log_dir in dirs.values():
@@ -308,7 +328,9 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         return sizes
 
     async def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
-        """By broker and path: the disks that hold replicas, with the size of each; processes that do not answer are left out."""
+        """By broker and path: the disks that hold replicas, and the size of each replica. Processes
+        that do not answer are left out.
+        """
         link = self._opened()
         views = await link.metadata.refresh(None, timeout_ms=self._config.default_api_timeout_ms)
         nodes = sorted({node for view in views for part in view.partitions for node in part.replicas})
@@ -336,7 +358,9 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         return await self._leaders().describe_producers(asked, self._config.default_api_timeout_ms)
 
     async def describe_quorum(self) -> QuorumInfo:
-        """The controllers: who is active, how far the log of each is. Members are named by the broker on whose disk they are."""
+        """The controllers: which one is active, and how far the log of each is. A controller is
+        named by the broker on whose disk it runs.
+        """
         reply = await self._ask(requests.describe_quorum())
         _raise_first([("the quorum", reply.error_code, reply.error_message)])
         return quorum_of(reply.topics[0].partitions[0])
@@ -350,10 +374,12 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         kind: ElectionKind = "preferred",
         timeout: float | None = None,
     ) -> dict[TopicPartition, RaylogError | None]:
-        """Let partitions be led by their preferred leaders, or, unclean, let one without any be led by whoever has most of its records.
+        """Elect the preferred leader of each partition. An unclean election instead lets the
+        replica with the most records lead a partition that has no leader.
 
-        Without ``partitions`` all of them, and those where nothing was to be done are left out. Per partition None, or why it was not
-        done (ElectionNotNeededError where it leads already). An unclean election may lose acknowledged records.
+        Without ``partitions``, all of them; those that need no election are left out of the result.
+        Per partition None, or why no election was held (ElectionNotNeededError if the replica leads
+        already). An unclean election may lose acknowledged records.
         """
         if kind not in _ELECTIONS:
             raise ConfigError(f"election kind {kind!r}: give 'preferred' or 'unclean'")
@@ -376,13 +402,15 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         allow_replication_factor_change: bool = True,
         timeout: float | None = None,
     ) -> dict[TopicPartition, RaylogError | None]:
-        """Give partitions other brokers (the first one preferred to lead), or with None cancel what is under way.
+        """Move partitions to other brokers, the first of which is preferred to lead. None cancels a
+        move.
 
-        Per partition None if it is under way now, or why not. What is added copies from the leader while the others serve on; when it is
-        in sync the removed replicas' folders are deleted. ``list_reassignments`` says what is not done yet.
+        Per partition None if the move is under way now, or why it was refused. New replicas copy
+        from the leader while the others keep serving. When they are in sync, the folders of the
+        removed replicas are deleted. ``list_reassignments`` shows the moves that are not complete.
 
-        ``throttle_bytes`` limits what each broker sends and takes per second for this and whatever is being reassigned already.
-        ``clear_throttles`` ends that when all is done.
+        ``throttle_bytes`` limits how many bytes per second each broker sends and receives for this
+        and every other move. ``clear_throttles`` removes the limit when all moves are complete.
         """
         timeout_ms = self._timeout_ms(timeout)
         asked = {TopicPartition(*key): brokers for key, brokers in targets.items()}
@@ -417,7 +445,9 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
             await self.alter_configs(broker=broker, set=dict.fromkeys(reassignment_throttles.RATES, rate))
 
     async def clear_throttles(self, topics: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Take the replication throttles off all brokers and these topics, as far as they exist; returns both."""
+        """Remove the replication throttles of all brokers and of these topics. Returns the brokers,
+        and which of the topics exist.
+        """
         brokers = await self._registered_brokers()
         for broker in brokers:
             await self.alter_configs(broker=broker, delete=reassignment_throttles.RATES)
@@ -434,7 +464,7 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
     async def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The reassignments that are under way, of these partitions or of all."""
+        """The moves that are under way, of these partitions or of all."""
         named = None if partitions is None else [TopicPartition(*each) for each in partitions]
         request = requests.list_partition_reassignments(named, timeout_ms=self._config.default_api_timeout_ms)
         reply = await self._ask(request)
@@ -448,9 +478,11 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         }
 
     async def drain_broker(self, broker: int) -> DrainProgress:
-        """Move every leader away from a broker and keep them away, until ``undrain_broker``. Idempotent: ask again for what remains.
+        """Move every leader away from a broker and keep leaders away until ``undrain_broker``.
+        Idempotent: call it again for those that remain.
 
-        New topics avoid it, and its replicas join no ISR (those that are in sync stay). Done when ``remaining`` is empty.
+        New topics avoid the broker. Its replicas join no ISR, but those that are in sync stay in
+        it. The broker is drained when ``remaining`` is empty.
         """
         reply = await self._ask(private.DrainBrokerRequest(broker))
         return DrainProgress(
@@ -459,11 +491,12 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         )
 
     async def undrain_broker(self, broker: int) -> None:
-        """Let a broker lead again. Leaders go back to it with the next preferred election, by hand or by itself."""
+        """Let a broker lead again. Its leaders return with the next preferred election."""
         await self._ask(private.DrainBrokerRequest(broker, is_draining=False))
 
     async def unregister_broker(self, broker: int) -> None:
-        """Forget a broker that holds no replica any more; its processes end. Its folder may then be deleted.
+        """Remove a broker that holds no replica from the cluster. Its processes end, and you may
+        then delete its folder.
 
         Raises InvalidRequestError while it holds replicas or a controller.
         """

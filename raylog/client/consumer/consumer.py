@@ -226,7 +226,7 @@ class AsyncConsumer:
         return self._core
 
     def assign(self, partitions: Keys) -> None:
-        """Read exactly these partitions; those read before keep their position."""
+        """Read exactly these partitions. Those that were read before keep their positions."""
         self._opened().assign(partitions)
 
     def subscribe(
@@ -239,15 +239,15 @@ class AsyncConsumer:
         on_lost: Any = None,
     ) -> None:
         """Share these topics with the other members of the group (``group.id``). A new subscription
-        takes the place of the last.
+        replaces the last one.
 
-        Polls call the listener (or the three functions; they may be coroutine functions).
+        Polls call the listener or the three functions, which may be coroutine functions.
         """
         group = self._opened().membership("subscribe()")
         group.subscribe(wanted(topics), listener_of(listener, on_assigned, on_revoked, on_lost))
 
     def subscription(self) -> list[str]:
-        """The topics that are subscribed to; those that a pattern matches now."""
+        """The subscribed topics. With a pattern, those that match now."""
         return self._opened().membership("subscription()").subscription()
 
     def group_metadata(self) -> GroupMetadata:
@@ -255,7 +255,7 @@ class AsyncConsumer:
         return self._opened().membership("group_metadata()").metadata()
 
     async def unsubscribe(self) -> None:
-        """Leave the group; nothing is read any more."""
+        """Leave the group and stop reading."""
         core = self._opened()
         group = core.membership("unsubscribe()")
         if (duty := group.last_duty()) is not None:
@@ -263,19 +263,19 @@ class AsyncConsumer:
         await group.leave("the consumer unsubscribed")
 
     async def commit(self, offsets: Mapping[Any, Any] | None = None, *, timeout: float | None = None) -> None:
-        """Commit everything that was handed out, or ``{partition: offset or (offset, metadata)}``.
-        Returns when it is replicated.
+        """Commit the position behind the last record that was handed out, or ``{partition: offset
+        or (offset, metadata)}``. Returns when the commit is replicated.
         """
         core = self._opened()
         await core.commit(core.to_commit(offsets), timeout)
 
     def commit_async(self, offsets: Mapping[Any, Any] | None = None, on_commit: OnCommit | None = None) -> None:
-        """The same without waiting; ``on_commit(offsets, error)`` is called in the loop."""
+        """Commit without waiting. ``on_commit(offsets, error)`` is called in the loop."""
         core = self._opened()
         core.begin_commit(core.to_commit(offsets), on_commit)
 
     async def committed(self, partitions: Keys) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None where nothing is."""
+        """What the group has committed; None for a partition without a commit."""
         return await self._opened().committed(partitions)
 
     def assignment(self) -> list[TopicPartition]:
@@ -283,21 +283,21 @@ class AsyncConsumer:
         return list(self._opened().fetcher.partitions)
 
     def seek(self, partition: TopicPartition | tuple[str, int], place: Place) -> None:
-        """Go on at an offset, "earliest", "latest" or a moment."""
+        """Continue at an offset, "earliest", "latest" or a moment."""
         self._opened().seek(partition, place)
 
     def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Go on at the first offset of these partitions, or of all."""
+        """Continue at the first offset of these partitions, or of all."""
         for partition in self._opened().chosen(partitions):
             self._opened().seek(partition.key, "earliest")
 
     def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Go on at the end of these partitions, or of all."""
+        """Continue at the end of these partitions, or of all."""
         for partition in self._opened().chosen(partitions):
             self._opened().seek(partition.key, "latest")
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Hand out nothing of these partitions (or of any) until ``resume``; positions stay."""
+        """Hand out no records of these partitions (default: all) until ``resume``. Positions stay."""
         self._opened().set_paused(partitions, True)
 
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
@@ -342,8 +342,8 @@ class AsyncConsumer:
         return await self._first(core, core.reader.next_record, timeout)
 
     async def consume(self, max_records: int | None = None, timeout: float = 1.0) -> list[Record]:
-        """Up to ``max_records`` (default ``max.poll.records``): as soon as there are any; none
-        after ``timeout`` seconds.
+        """Up to ``max_records`` records (default ``max.poll.records``), as soon as there are any;
+        none after ``timeout`` seconds.
         """
         core = self._opened()
         count = core.config.max_poll_records if max_records is None else max_records
@@ -353,7 +353,7 @@ class AsyncConsumer:
         self, timeout: float = 1.0, *, max_bytes: int = TABLE_BYTES, columns: Sequence[str] | None = None
     ) -> Any:
         """Whole batches as a pyarrow Table, as soon as there are any; an empty one after
-        ``timeout`` seconds: ``Consumer.poll_batch``.
+        ``timeout`` seconds. See ``Consumer.poll_batch``.
         """
         empty = empty_table(columns)
         core = self._opened()
@@ -412,8 +412,8 @@ class AsyncConsumer:
                 yield record
 
     async def close(self) -> None:
-        """End. A member of a group commits (``enable.auto.commit``), gives up its partitions and
-        leaves; positions are forgotten.
+        """Close the consumer and forget its positions. A member of a group commits
+        (``enable.auto.commit``), gives up its partitions and leaves.
         """
         is_first, self._closing = not self._closing, True
         core = self._core

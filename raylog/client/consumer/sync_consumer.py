@@ -84,8 +84,8 @@ class Consumer:
     # -------------------------------------------------------------- what to read
 
     def assign(self, partitions: Keys) -> None:
-        """Read exactly these partitions; those read before keep their position, others begin by
-        ``auto.offset.reset``.
+        """Read exactly these partitions. Those that were read before keep their positions; others
+        begin according to ``auto.offset.reset``.
         """
         with self._lock:
             self._core().assign(partitions)
@@ -100,7 +100,7 @@ class Consumer:
         on_lost: Any = None,
     ) -> None:
         """Share these topics with the other members of the group (``group.id``). A new subscription
-        takes the place of the last.
+        replaces the last one.
 
         Polls call the listener, or the three functions, on their thread.
         """
@@ -111,7 +111,7 @@ class Consumer:
             self._subscription = subscription
 
     def subscription(self) -> list[str]:
-        """The topics that are subscribed to; those that a pattern matches now."""
+        """The subscribed topics. With a pattern, those that match now."""
         return self._core().membership("subscription()").subscription()
 
     def group_metadata(self) -> GroupMetadata:
@@ -119,7 +119,7 @@ class Consumer:
         return self._core().membership("group_metadata()").metadata()
 
     def unsubscribe(self) -> None:
-        """Leave the group; nothing is read any more."""
+        """Leave the group and stop reading."""
         with self._lock:
             group = self._core().membership("unsubscribe()")
             self._subscription = None
@@ -132,26 +132,26 @@ class Consumer:
         return list(self._core().fetcher.partitions)
 
     def seek(self, partition: Key, place: Place) -> None:
-        """Go on at an offset, at "earliest" or "latest", or at the first record at or after a
+        """Continue at an offset, at "earliest" or "latest", or at the first record at or after a
         moment (datetime).
         """
         with self._lock:
             self._core().seek(partition, place)
 
     def seek_to_beginning(self, *partitions: Key) -> None:
-        """Go on at the first offset of these partitions, or of all."""
+        """Continue at the first offset of these partitions, or of all."""
         with self._lock:
             for partition in self._core().chosen(partitions):
                 self._core().seek(partition.key, "earliest")
 
     def seek_to_end(self, *partitions: Key) -> None:
-        """Go on at the end of these partitions, or of all."""
+        """Continue at the end of these partitions, or of all."""
         with self._lock:
             for partition in self._core().chosen(partitions):
                 self._core().seek(partition.key, "latest")
 
     def pause(self, *partitions: Key) -> None:
-        """Hand out nothing of these partitions (or of any) until ``resume``; positions stay."""
+        """Hand out no records of these partitions (default: all) until ``resume``. Positions stay."""
         with self._lock:
             self._core().set_paused(partitions, True)
 
@@ -167,25 +167,25 @@ class Consumer:
     # -------------------------------------------------------------- how far the group has come
 
     def commit(self, offsets: Mapping[Any, Any] | None = None, *, timeout: float | None = None) -> None:
-        """Commit everything that was handed out, or ``{partition: offset or (offset, metadata)}``.
-        Returns when it is replicated.
+        """Commit the position behind the last record that was handed out, or ``{partition: offset
+        or (offset, metadata)}``. Returns when the commit is replicated.
 
-        Raises IllegalGenerationError or UnknownMemberIdError where the partitions are somebody
-        else's by now, RebalanceInProgressError where a poll has to come first.
+        Raises IllegalGenerationError or UnknownMemberIdError if the partitions belong to another
+        member by now, and RebalanceInProgressError if the consumer has to poll first.
         """
         core = self._core()
         background().run(core.commit(core.to_commit(offsets), timeout))
 
     def commit_async(self, offsets: Mapping[Any, Any] | None = None, on_commit: OnCommit | None = None) -> None:
-        """The same without waiting; ``on_commit(offsets, error)`` is called by the background
-        thread. ``close`` waits for it.
+        """Commit without waiting. The background thread calls ``on_commit(offsets, error)``.
+        ``close`` waits for it.
         """
         core = self._core()
         chosen = core.to_commit(offsets)
         background().call_soon(lambda: core.begin_commit(chosen, on_commit))
 
     def committed(self, partitions: Keys) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None where nothing is."""
+        """What the group has committed; None for a partition without a commit."""
         return background().run(self._core().committed(partitions))
 
     # -------------------------------------------------------------- where things are
@@ -209,8 +209,8 @@ class Consumer:
         return background().run(self._core().times(times))
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many committed records lie ahead per partition, as of its last fetch; −1 before the
-        first.
+        """How many committed records each partition has ahead of the position, as of its last
+        fetch; −1 before the first.
         """
         return self._core().lag()
 
@@ -228,8 +228,8 @@ class Consumer:
             return record if record is not None else self._wait(core, core.reader.next_record, timeout)
 
     def consume(self, max_records: int | None = None, timeout: float = 1.0) -> list[Record]:
-        """Up to ``max_records`` (default ``max.poll.records``): as soon as there are any; none
-        after ``timeout`` seconds.
+        """Up to ``max_records`` records (default ``max.poll.records``), as soon as there are any;
+        none after ``timeout`` seconds.
         """
         count = self._config.max_poll_records if max_records is None else max_records
         with self._lock:
@@ -240,12 +240,12 @@ class Consumer:
     def poll_batch(
         self, timeout: float = 1.0, *, max_bytes: int = TABLE_BYTES, columns: Sequence[str] | None = None
     ) -> Any:
-        """Whole batches, together about ``max_bytes``, as a pyarrow Table, as soon as there are
-        any; an empty one after ``timeout`` s.
+        """Whole batches of about ``max_bytes`` in all, as a pyarrow Table, as soon as there are
+        any; an empty one after ``timeout`` seconds.
 
-        Columns: key, value, topic, partition, offset, timestamp, timestamp_type, headers; or those
-        of them that ``columns`` names, in its order: the fewer, the faster. Made by the C kernel,
-        without a Python object per record; other threads run meanwhile.
+        Columns: key, value, topic, partition, offset, timestamp, timestamp_type, headers, or those
+        that ``columns`` names, in its order. Fewer columns are faster. The C kernel makes them
+        without a Python object per record, and other threads run meanwhile.
         """
         empty = empty_table(columns)
         with self._lock:
@@ -307,7 +307,7 @@ class Consumer:
     # -------------------------------------------------------------- the end, and inside
 
     def close(self) -> None:
-        """End; a poll that waits in another thread returns. Idempotent.
+        """Close the consumer. A poll that waits in another thread returns. Idempotent.
 
         A member of a group commits (``enable.auto.commit``), gives up its partitions and leaves.
         """

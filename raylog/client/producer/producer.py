@@ -422,8 +422,8 @@ class AsyncProducer:
         headers: Sequence[Header] = NO_HEADERS,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Take one record; the delivery is awaitable. Raises BufferFullError after ``max.block.ms``
-        without room.
+        """Queue one record. The delivery is awaitable. Raises BufferFullError if there is no room
+        within ``max.block.ms``.
         """
         core = self._opened()
         record, key_bytes, value_bytes = core.prepared(
@@ -450,7 +450,7 @@ class AsyncProducer:
         timestamps_ms: Sequence[int | None] | None = None,
         on_delivery: OnBatchDelivery | None = None,
     ) -> BatchDelivery:
-        """Take many records in few large batches; see ``Producer.send_batch``."""
+        """Queue many records in few large batches; see ``Producer.send_batch``."""
         if isinstance(values, (pa.Table, pa.RecordBatch)):
             return await self.send_arrow(topic, values, partition=partition, on_delivery=on_delivery)
         core = self._opened()
@@ -473,7 +473,7 @@ class AsyncProducer:
         partition_column: str = "partition",
         on_delivery: OnBatchDelivery | None = None,
     ) -> BatchDelivery:
-        """Take the rows of a pyarrow Table or RecordBatch; see ``Producer.send_arrow``."""
+        """Queue the rows of a pyarrow Table or RecordBatch; see ``Producer.send_arrow``."""
         core = self._opened()
         view = core.metadata.cached(topic) or await core.fetch_topic(topic)
         if not table.num_rows:
@@ -526,14 +526,14 @@ class AsyncProducer:
         return len((await self._opened().fetch_topic(topic)).partitions)
 
     async def flush(self, timeout: float | None = None) -> int:
-        """Wait until everything taken so far is settled; the number of records that are not after
-        ``timeout`` seconds.
+        """Wait until everything queued so far is acknowledged or has failed. Returns how many
+        records are neither after ``timeout`` seconds.
         """
         return 0 if self._core is None else await self._core.flush(timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush for up to ``timeout`` seconds (None: as long as deliveries may take; 0: drop what
-        waits) and end.
+        """Flush for up to ``timeout`` seconds and end. None waits as long as deliveries may take; 0
+        drops what is queued.
         """
         self._closed = True
         core, self._core = self._core, None
