@@ -85,11 +85,11 @@ _lock = threading.Lock()
 
 
 class Cluster:
-    """A running cluster. Cheap, picklable (the folder and Ray's ownership stay behind), usable from
-    any thread.
+    """A running cluster. The handle is cheap and picklable, and any thread may use it. A pickled
+    copy does not know the folder and does not own Ray.
 
-    As a context manager it is shut down at the end by the process that started it; others leave it
-    running.
+    As a context manager, the process that started the cluster shuts it down at the end. Other
+    processes leave it running.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class Cluster:
             self.shutdown()
 
     def producer(self, **config: Any) -> Producer:
-        """A producer; Kafka's configuration names with ``_`` for ``.``."""
+        """A producer. Options are Kafka's configuration names with ``_`` for ``.``."""
         return Producer(self._live_address(), **config)
 
     def consumer(self, **config: Any) -> Consumer:
-        """A consumer; Kafka's configuration names with ``_`` for ``.``."""
+        """A consumer. Options are Kafka's configuration names with ``_`` for ``.``."""
         return Consumer(self._live_address(), **config)
 
     def admin(self, **config: Any) -> AdminClient:
@@ -134,8 +134,8 @@ class Cluster:
         return AdminClient(self._live_address(), **config)
 
     def status(self, timeout_s: float = 10) -> dict[str, Any]:
-        """What the controller knows: ``brokers``, ``actors`` (with process ids), ``topics``,
-        ``controller``. Plain values.
+        """What the controller knows, as plain values: ``brokers``, ``actors`` (with process ids),
+        ``topics``, ``controller``.
         """
         reply = call(self._live_address(), ClusterStatusRequest(), timeout_s=timeout_s)
         status: dict[str, Any] = reply.status
@@ -143,14 +143,14 @@ class Cluster:
         return status
 
     def bootstrap_servers(self, timeout_s: float = 10) -> str:
-        """Where Kafka clients reach the live brokers, as their ``bootstrap.servers`` wants it."""
+        """The addresses of the live brokers, in the form of ``bootstrap.servers`` of Kafka clients."""
         return ",".join(each["listener"] for each in self.status(timeout_s)["brokers"] if each["listener"])
 
     def quorum(self, timeout_s: float = 2) -> dict[str, Any]:
-        """The controllers as the active one sees them, or, without an active one, as any that
-        answers does. Plain values.
+        """The controllers, as plain values. The active controller is asked, or any other that
+        answers.
 
-        Each controller is asked for ``timeout_s`` seconds at most. ClusterError if none answers.
+        Each controller has up to ``timeout_s`` seconds to answer. Raises ClusterError if none does.
         """
         told: list[dict[str, Any]] = []
         failures: list[str] = []
@@ -168,11 +168,11 @@ class Cluster:
         return max(told, key=lambda quorum: (quorum["leader_epoch"], quorum["high_watermark"]))
 
     def shutdown(self, timeout_s: float | None = None) -> None:
-        """End every server cleanly and, if ``init`` started Ray, Ray too. Data stays; ``init`` on
-        the folder brings it back.
+        """Stop every server cleanly, and Ray too if ``init`` started it. The data stays, and
+        ``init`` on the folder starts the cluster again.
 
-        ``timeout_s`` None: a minute, and 20 ms more for each replica, whose log has to be flushed.
-        Idempotent. Afterwards this handle refuses everything with ClosedError.
+        ``timeout_s`` None allows a minute, and 20 ms more for each replica, whose log has to be
+        flushed. Idempotent. Afterwards every call on this handle raises ClosedError.
         """
         if self._is_shut_down:
             return
@@ -234,29 +234,35 @@ def init(
     log_to_driver: bool = False,
     timeout_s: float = 60,
 ) -> Cluster:
-    """An embedded cluster of logical brokers on this machine, its data under ``folder``; started if
-    it does not run.
+    """Start, or find, an embedded cluster of logical brokers on this machine with its data under
+    ``folder``.
 
-    Called again it returns the same cluster; in another process it returns a handle to the cluster
-    that runs on the folder. A broker with several disks has the folders ``broker-0``,
-    ``broker-0-disk-1``, …, any of which may be a link to another file system. ``controllers`` is 1
-    or 3: three survive the death of one (each on another broker's disk). None is what the cluster
-    has, 1 for a new one; a cluster of one controller that is given 3 grows, running or not, and
-    never back. ``racks`` gives each broker a rack. ``listeners`` is where Kafka clients reach the
-    brokers: one ``host:port`` each, or one from which on each looks for a free port; None is what
-    the disks say, port 9092 of ``host`` for new ones. ``advertised_listeners`` is what the clients
-    are told. ``configs`` are Kafka's for all brokers, such as ``{"num.partitions": 4}``: set before
-    a new cluster serves, and on one that runs, as ``admin.alter_configs(broker="all", …)`` does.
-    They stay until they are changed. ``ray_address``: None takes a Ray that runs on this machine or
-    starts one (loopback only, no dashboard, a small object store), "local" always starts one,
-    anything else is Ray's address. A Ray started here prints nothing of its workers unless
-    ``log_to_driver``.
+    A second call returns the same cluster. In another process it returns a handle to the cluster
+    that runs on the folder.
 
-    Waits for as long as something moves: processes come up, logs are opened, bytes are recovered.
-    How far it is goes to the logger "raylog.start", at level INFO. Raises DiskError for a folder
-    that can't be used; RayError for a Ray that can't, or doesn't answer within ``timeout_s``
-    seconds, at most 30; ClusterError when nothing has moved for ``timeout_s`` seconds, which says
-    what stands still.
+    A broker with several disks has the folders ``broker-0``, ``broker-0-disk-1``, …. Any of them
+    may be a link to another file system. ``controllers`` is 1 or 3, each on another broker's disk;
+    three survive the death of one. None keeps what the cluster has, and gives a new one 1. A
+    cluster of one controller grows when it is given 3, whether it runs or not. It never shrinks.
+    ``racks`` gives each broker a rack.
+
+    ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or one from
+    which each broker looks for a free port. None takes what the disks say, and port 9092 of
+    ``host`` for new ones. Clients are given ``advertised_listeners`` instead, if it is set.
+
+    ``configs`` are Kafka's configs for all brokers, such as ``{"num.partitions": 4}``. A new
+    cluster has them before it serves. On a cluster that runs, they work as
+    ``admin.alter_configs(broker="all", …)`` does. They stay until you change them.
+
+    ``ray_address`` None takes a Ray that runs on this machine, or starts one (loopback only, no
+    dashboard, a small object store). "local" always starts one; anything else is Ray's address. A
+    Ray that is started here prints nothing of its workers unless ``log_to_driver`` is set.
+
+    ``init`` waits as long as the start makes progress: processes come up, logs are opened, bytes
+    are recovered. The logger "raylog.start" reports the progress at level INFO. Raises DiskError
+    for a folder that cannot be used, RayError for a Ray that cannot be used or does not answer
+    within ``timeout_s`` seconds (at most 30), and ClusterError when there was no progress for
+    ``timeout_s`` seconds; its message says what stands still.
     """
     return start_cluster(
         folder,
@@ -293,10 +299,10 @@ def start_cluster(
     launcher: LauncherProcess | None = None,
     asked: Future[Cluster | None] | None = None,
 ) -> Cluster:
-    """What ``init`` does, with a patience and reports of the caller's.
+    """Do what ``init`` does, with the caller's patience and reports.
 
-    With a ``launcher``, the caller has just started the Ray at ``ray_address``: this process does
-    not connect to it. ``asked``: what ``running_cluster`` returns, where the caller has asked
+    With a ``launcher``, the caller has just started the Ray at ``ray_address``, and this process
+    does not connect to it. ``asked`` is what ``running_cluster`` returned, if the caller has asked
     already.
     """
     timeout_s = start.patience.still_s
@@ -346,13 +352,13 @@ def arrange(
     timeout_s: float = 60,
 ) -> dict[str, Any]:
     """Have the nodes of a Ray run a cluster on the disks that they advertise, now and when more
-    nodes join; returns at once.
+    nodes join. Returns at once.
 
-    A new cluster is made when that many blank disks have joined, with that many controllers (1 or
-    3; None: three if there are three nodes with disks). A cluster whose disks are there comes back.
-    ``configs`` are set for all brokers, as by ``init``. Returns how things stand: ``missing`` says
-    what is waited for, None if every disk serves; the rest are plain values. Idempotent. RayError
-    for a Ray that can't be used.
+    A new cluster starts when that many blank disks have joined, with that many controllers (1 or 3;
+    None: three if there are three nodes with disks). A cluster whose disks are there starts again.
+    ``configs`` are set for all brokers, as ``init`` does. Returns the state as plain values;
+    ``missing`` says what the cluster waits for, and is None if every disk serves. Idempotent.
+    Raises RayError for a Ray that cannot be used.
     """
     if disks < 1:
         raise ClusterError(f"a cluster has at least one disk, not {disks}")
@@ -380,8 +386,8 @@ def arrange(
 
 
 def arrangement(timeout_s: float = 10) -> dict[str, Any] | None:
-    """How things stand with what ``arrange`` began on the Ray that this process is connected to;
-    None if nothing was.
+    """The state of what ``arrange`` began on the Ray that this process is connected to; None if
+    nothing was begun.
     """
     import ray
 
@@ -403,16 +409,15 @@ def connect(
     name: str = DEFAULT_NAME,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Cluster:
-    """A handle to a cluster that runs: the one whose disks are under ``folder``, or the only one on
-    a Ray.
+    """Find a running cluster: the one whose disks are under ``folder``, or the only one on a Ray.
 
-    The Ray is the one that this process is connected to. If it is connected to none, it connects to
-    the one at ``ray_address`` (``host:port`` of its head); None is the one that RAY_ADDRESS names
-    or that runs on this machine. ``name`` is for messages.
+    The Ray is the one that this process is connected to. If there is none, this process connects to
+    the one at ``ray_address`` (``host:port`` of its head). None takes the one that RAY_ADDRESS
+    names or that runs on this machine. ``name`` is used in messages.
 
-    RayError for a Ray that doesn't answer within ``timeout_s`` seconds or can't be used;
-    ClusterError if no cluster runs there, or none answers in that time. What is tried is logged, at
-    level INFO, by "raylog.connect".
+    Raises RayError for a Ray that cannot be used or does not answer within ``timeout_s`` seconds,
+    and ClusterError if no cluster runs there or none answers in that time. The logger
+    "raylog.connect" reports at level INFO what is tried.
     """
     cluster = find(ray_address, folder=folder, name=name, timeout_s=timeout_s)
     if cluster.folder is not None:
@@ -427,8 +432,8 @@ def find(
     name: str = DEFAULT_NAME,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Cluster:
-    """Like ``connect``, without asking the cluster: it may have no active controller, or not run at
-    all.
+    """Do what ``connect`` does, but do not ask the cluster: it may have no active controller, or
+    not run at all.
     """
     if folder is not None:
         if ray_address is not None:
@@ -494,12 +499,12 @@ def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> 
 
 
 def running_cluster(home: Path, name: str, count: int) -> Cluster | None:
-    """The cluster that this process or another one has started on the folder, if it lives and has
-    that many disks.
+    """The cluster that this process or another one has started on the folder, if it is alive and
+    has that many disks.
 
-    What a killed program leaves behind may answer for a moment longer than its Ray lives; it is
-    waited for, not used. Controllers that accept connections and say nothing are busy, and asked
-    for ``_BUSY_S``; where none does, nothing runs.
+    The processes of a killed program may answer for a moment longer than its Ray lives. They are
+    waited for, not used. Controllers that accept connections and say nothing are busy, and are
+    asked for ``_BUSY_S``. If no controller accepts a connection, no cluster runs.
     """
     disks = existing_disks(home)
     if len(disks) < count or not all(disk.controllers for disk in disks):

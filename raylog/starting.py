@@ -1,12 +1,12 @@
-"""How long a start is waited for: as long as something moves.
+"""How long a start is waited for: as long as it makes progress.
 
-How long a cluster takes to come up depends on the machine and on what recovery has to read, so a
-bound on the whole would be wrong on one machine or another. A start is given up when nothing has
-moved for a while: no process came up or worked on it, no log was opened, no byte was recovered, no
-broker began to serve. Each of these is a number that only grows, so a process that dies and comes
-back again and again is no movement.
+How long a cluster takes to come up depends on the machine and on what recovery has to read, so no
+bound on the whole fits every machine. A start is given up when there was no progress for a while:
+no process came up or worked on it, no log was opened, no byte was recovered, no broker began to
+serve. Each of these is a number that only grows, so a process that dies and comes back again and
+again is no progress.
 
-Imports nothing of raylog's: the process that starts the controllers uses it, too.
+Imports nothing of raylog: the process that starts the controllers uses it, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Patience:
         self._moved_at = clock()
 
     def saw(self, numbers: Sequence[int]) -> bool:
-        """Whether one of them is higher than it ever was."""
+        """Whether one of the numbers is higher than ever before."""
         best = [*self._best, *[-1] * (len(numbers) - len(self._best))]
         has_moved = any(now > before for now, before in zip(numbers, best, strict=True))
         if has_moved:
@@ -41,7 +41,7 @@ class Patience:
         return has_moved
 
     def begin(self) -> None:
-        """Something else is waited for from now on."""
+        """Wait for something else from now on."""
         self._best = []
         self._moved_at = self._clock()
 
@@ -55,8 +55,8 @@ class Patience:
 
 
 class Effort:
-    """A number that takes a while to find out, looked up now and then: how far processes are that
-    do not answer yet.
+    """A number that takes a while to find out and is looked up now and then: how much the processes
+    that do not answer yet have done.
     """
 
     def __init__(self, count: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,7 +73,7 @@ class Effort:
 
 
 class Start:
-    """One start of a cluster: its patience, to whom it reports, and how long each phase took."""
+    """One start of a cluster: its patience, where it reports, and how long each phase took."""
 
     def __init__(
         self, still_s: float, report: Report | None = None, clock: Callable[[], float] = time.monotonic
@@ -85,12 +85,12 @@ class Start:
         self._effort: Callable[[], int] = int
 
     def watch(self, count: Callable[[], int]) -> None:
-        """From now on that number counts as movement, too."""
+        """Count a rise of that number as progress, too."""
         self._effort = Effort(count, self._clock)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What is done meanwhile is that phase of the start; it has a patience of its own."""
+        """Run a phase of the start. Each phase has a patience of its own."""
         self.patience.begin()
         began = self._clock()
         try:
@@ -99,7 +99,7 @@ class Start:
             self.phases_s[name] = self.phases_s.get(name, 0.0) + self._clock() - began
 
     def saw(self, numbers: Sequence[int], words: str) -> None:
-        """How far it is now."""
+        """Note how far the start is."""
         if self.patience.saw((*numbers, self._effort())) and self._report is not None:
             self._report(words)
 
@@ -118,8 +118,8 @@ class ClusterStanding:
 
     @classmethod
     def of(cls, status: dict[str, Any], wanted: Collection[int]) -> ClusterStanding:
-        """From what ``Cluster.status`` returns; ``wanted`` are the ids of the brokers that are
-        waited for.
+        """Read it from what ``Cluster.status`` returns. ``wanted`` are the ids of the brokers that
+        must serve.
         """
         logs = status["logs"]
         is_open = sum(logs[condition] for condition in ("clean", "whole", "suspect", "missing"))
@@ -135,12 +135,12 @@ class ClusterStanding:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What grows while the start goes on."""
+        """The numbers that grow while the start makes progress."""
         return self.processes, self.brokers, self.logs_open, self.recovered_bytes
 
     @property
     def words(self) -> str:
-        """For a person."""
+        """The same as text for people."""
         said = [
             f"{self.brokers} of {self.brokers_wanted} brokers serve",
             f"{self.processes} of {self.processes_known} processes are up",

@@ -86,31 +86,31 @@ class Kafka:
         replication_factor: int = CLUSTERS_DEFAULT,
         configs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Create a topic, and wait until all brokers serve it. Unless told otherwise it has
-        ``num.partitions`` of ``broker(configs=…)``, 1 if they are not set, and
-        ``default.replication.factor``: three replicas, or as many as there are brokers.
+        """Create a topic and wait until all brokers serve it. The defaults are ``num.partitions``
+        of ``broker(configs=…)``, 1 if that is not set, and ``default.replication.factor``: three
+        replicas, or as many as there are brokers.
 
-        Raises TopicAlreadyExistsError, and what else Kafka refuses.
+        Raises TopicAlreadyExistsError, and whatever else Kafka refuses.
         """
         texts = {key.replace("_", "."): _text(value) for key, value in (configs or {}).items()}
         self._run(self._inside.create_topic(name, partitions, replication_factor, texts))
         self._await_served(name)
 
     def records(self, topic: str, *, count: int | None = None, timeout: float = PATIENCE_S) -> list[Record]:
-        """What is in a topic, in the order of partitions and offsets; with ``count``, once there
-        are at least so many.
+        """The records of a topic, in the order of partitions and offsets. With ``count``, waits
+        until there are at least that many.
 
-        Raises ClientTimeoutError if there are not after ``timeout`` seconds,
-        UnknownTopicOrPartitionError for a topic that there is not.
+        Raises ClientTimeoutError if there are fewer after ``timeout`` seconds, and
+        UnknownTopicOrPartitionError for a topic that does not exist.
         """
         return self._run(self._inside.records(topic, count, timeout), timeout + PATIENCE_S)
 
     def write(self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0) -> int:
-        """Put records into a partition for the code under test to find, acknowledged by all
-        replicas in sync; the first one's offset.
+        """Write records into a partition for the code under test to find, acknowledged by all
+        in-sync replicas. Returns the offset of the first.
 
-        For tests of consumers that have no producer at hand. The partition is the one that is
-        named, whatever the key.
+        Use it to test consumers when you have no producer at hand. The records go to the named
+        partition, whatever their keys.
         """
         wrong = [value for value in (*values, key) if not isinstance(value, bytes | None)]
         if wrong or not values:
@@ -124,23 +124,23 @@ class Kafka:
     # ------------------------------------------------------------------ faults of requests
 
     def fail(self, api: str | int, *, code: str | int, nth: int = 1, times: int | None = 1) -> Order:
-        """From now on the ``nth`` request of an API, and ``times`` - 1 more, are answered by an
-        error and not carried out.
+        """Answer the ``nth`` request of an API from now on, and ``times`` - 1 more, with an error,
+        without carrying it out.
 
-        ``api`` and ``code`` are named as in Kafka ("Produce", "NOT_LEADER_OR_FOLLOWER");
-        ``times=None``: until the order is cancelled.
+        ``api`` and ``code`` have Kafka's names ("Produce", "NOT_LEADER_OR_FOLLOWER").
+        ``times=None`` fails requests until the order is cancelled.
         """
         return self._faults.fail(api, code, nth=nth, times=times)
 
     def delay(self, api: str | int, *, ms: float, nth: int = 1, times: int | None = 1) -> Order:
-        """Such requests are carried out so many milliseconds later; what the client sends after
-        them waits, too.
+        """Carry such requests out that many milliseconds later. What the client sends behind them
+        waits, too.
         """
         return self._faults.delay(api, ms, nth=nth, times=times)
 
     def drop(self, api: str | int, *, lost: Lost = "request", nth: int = 1, times: int | None = 1) -> Order:
-        """The connection breaks instead of an answer; with ``lost="reply"`` after the request was
-        carried out.
+        """Break the connection instead of answering. With ``lost="reply"`` the request is carried
+        out first.
         """
         return self._faults.drop(api, lost=lost, nth=nth, times=times)
 
@@ -156,10 +156,10 @@ class Kafka:
         return self._state(topic, partition).leader
 
     def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
-        """Let another broker lead a partition, ``to`` or any that has a replica in sync; the broker
-        that does then.
+        """Let another broker lead a partition: ``to``, or any that has a replica in sync. Returns
+        the broker that leads then.
 
-        Where there is no other the process that leads is replaced: the same broker leads in a new
+        If there is no other, the process that leads is replaced, and the same broker leads in a new
         epoch.
         """
         state = self._state(topic, partition)
@@ -184,8 +184,8 @@ class Kafka:
         return target
 
     def crash_leader(self, topic: str, partition: int = 0) -> int:
-        """End the process that leads a partition as SIGKILL would; the broker that leads then. The
-        process is started again.
+        """End the process that leads a partition as SIGKILL would. Returns the broker that leads
+        then. The process is started again.
         """
         state = self._state(topic, partition)
         if state.leader < 0:
@@ -200,16 +200,14 @@ class Kafka:
         return self.leader(topic, partition)
 
     def fill_disk(self, broker: int | None = None) -> FullDisk:
-        """From now on a broker's disk, or every broker's, takes no byte more. ``with`` frees it at
-        its end.
-        """
+        """Let a broker's disk, or every broker's, take no more bytes. ``with`` frees it at its end."""
         for disk in self._chosen(broker):
             disk.is_full = True
         return FullDisk(self, broker)
 
     def free_disk(self, broker: int | None = None) -> None:
-        """There is room again. Processes whose writes failed are replaced; waits until all
-        partitions have leaders.
+        """Free the disks. Processes whose writes failed are replaced. Waits until all partitions
+        have leaders.
         """
         for disk in self._chosen(broker):
             disk.is_full = False
@@ -324,7 +322,7 @@ class Kafka:
 
 
 class FullDisk:
-    """What ``fill_disk`` returns: ``free`` gives room again, as ``with`` does at its end."""
+    """What ``fill_disk`` returns. ``free`` frees the disk, as ``with`` does at its end."""
 
     def __init__(self, kafka: Kafka, broker: int | None) -> None:
         self._kafka = kafka
@@ -351,8 +349,8 @@ class FullDisk:
 
 
 class AsyncKafka:
-    """``Kafka`` for coroutines: what waits is awaited, in a thread, so that clients on the same
-    loop go on. The rest is ``Kafka``'s own.
+    """``Kafka`` for coroutines. Calls that wait are awaited in a thread, so that clients on the
+    same loop go on. The rest is ``Kafka``'s.
     """
 
     def __init__(self, kafka: Kafka) -> None:
@@ -400,14 +398,14 @@ class AsyncKafka:
 
 
 class broker:  # a context manager, named as what it is used for
-    """``with broker(...) as kafka`` or ``async with``: Kafka in this process, ready for clients;
-    all of it is gone at the end.
+    """Run Kafka in this process, ready for clients: ``with broker(...) as kafka`` or ``async
+    with``. All of it is gone at the end.
 
-    ``topics`` are made first: names, or names with numbers of partitions (else ``num.partitions``).
-    ``brokers``: how many, each with a listener of its own, on a free port of 127.0.0.1. ``folder``:
-    where records and metadata go, and where a later ``broker`` finds them again; without one all of
-    it is in memory, and no file is made anywhere. ``configs``: Kafka's for all brokers, such as
-    ``{"num.partitions": 4}``.
+    ``topics`` are created first: names, or names with numbers of partitions (else
+    ``num.partitions``). ``brokers`` is how many there are, each with a listener on a free port of
+    127.0.0.1. ``folder`` keeps records and metadata, and a later ``broker`` finds them there.
+    Without a folder everything is in memory, and no file is made. ``configs`` are Kafka's configs
+    for all brokers, such as ``{"num.partitions": 4}``.
     """
 
     def __init__(
