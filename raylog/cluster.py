@@ -237,8 +237,7 @@ def init(
     """Start, or find, an embedded cluster of logical brokers on this machine with its data under
     ``folder``.
 
-    A second call returns the same cluster. In another process it returns a handle to the cluster
-    that runs on the folder.
+    A second call returns the same cluster, and in another process a handle to it.
 
     A broker with several disks has the folders ``broker-0``, ``broker-0-disk-1``, …. Any of them
     may be a link to another file system. ``controllers`` is 1 or 3, each on another broker's disk;
