@@ -24,6 +24,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from ssl import SSLContext
 from typing import Any, Final
 
@@ -158,7 +159,7 @@ class Server:
         connection.is_adopted = True
         prepare(connection)
         connection.begin_with(pending)
-        self.spawn(self._go_on_with(connection, sock))
+        self.spawn(self._go_on_with(connection, sock)).add_done_callback(partial(_close_if_cancelled, sock))
 
     async def _go_on_with(self, connection: ServerConnection, sock: socket.socket) -> None:
         try:
@@ -204,11 +205,12 @@ class Server:
         """What ApiVersions says."""
         return {**self.versions, **self.claimed_versions}
 
-    def spawn(self, work: Any) -> None:
+    def spawn(self, work: Any) -> asyncio.Task[None]:
         """Runs a handler's coroutine and keeps it alive."""
         task: asyncio.Task[None] = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def unread_bytes(self) -> int:
         """Of answers that peers have not taken; without the little that connections hold which are
@@ -227,6 +229,12 @@ class Server:
         for connection in list(self.connections):
             connection.sweep(now)
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+
+def _close_if_cancelled(sock: socket.socket, adopting: asyncio.Task[None]) -> None:
+    """A task that is cancelled before its first step does nothing, not even close what it was given."""
+    if adopting.cancelled():
+        sock.close()
 
 
 def _cancel(request: Request) -> None:

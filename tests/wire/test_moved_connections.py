@@ -187,6 +187,21 @@ class Pair:
             connection.loop.call_later(self.rng.choice((0, 0.001)), request.reply, EMPTY_REPLY)
 
 
+def test_a_server_that_stops_closes_a_connection_that_has_just_come(run: Run) -> None:
+    async def work() -> None:
+        server = server_of({}, ordered=True, secret=None)
+        server.begin()
+        here, there = socket.socketpair()
+        with there:
+            server.adopt(here, b"", lambda _: None)
+            await server.stop()
+            assert here.fileno() == -1
+            there.settimeout(5)
+            assert there.recv(1) == b""
+
+    run(work())
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_requests_in_flight_over_moves_are_answered_once_and_in_order(run: Run, every: int) -> None:
     """A client with many requests in flight, small ones and such as come in pieces, whose connection moves all the time."""
