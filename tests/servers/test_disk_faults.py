@@ -273,8 +273,11 @@ def test_a_real_full_disk_stops_writes_and_keeps_what_was_acknowledged(small_dis
             acked += 1
         assert answer.error_code is ErrorCode.kafka_storage_error and acked > 10
         subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+        epoch = part(running, "t")["leader_epoch"]
         running.crash(node)
-        eventually(lambda: part(running, "t")["leader"] >= 0, "a leader again")
+        eventually(
+            lambda: (now := part(running, "t"))["leader"] >= 0 and now["leader_epoch"] > epoch, "another process leads"
+        )
         eventually(lambda: end_of(running, "t") == acked, "all that was acknowledged")
         assert produce(running, node, "t", batch(b"there is room")).base_offset == acked
 
