@@ -22,7 +22,7 @@ from raylog.configs.topic_configs import validate_topic_name
 from raylog.errors import KafkaError
 from raylog.kafka.refusal import refusal
 from raylog.kafka.table import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, LIST_CONFIG_RESOURCES, METADATA
-from raylog.listener.routes import Places
+from raylog.listener.routes import Routes
 from raylog.metadata.configuration.config_requests import ResourceType
 from raylog.metadata.image import Topic
 from raylog.metadata.partitions import new_partitions
@@ -45,14 +45,14 @@ def asks_for_all(body: Any, version: int) -> bool:
     return body.topics is None or (version == 0 and not body.topics)
 
 
-def metadata(places: Places, body: Any, version: int, *, controller: int, refused: Mapping[str, int]) -> Any:
+def metadata(routes: Routes, body: Any, version: int, *, controller: int, refused: Mapping[str, int]) -> Any:
     """The answer to a Metadata request. ``refused``: errors of topics that could not be created."""
     cls, module = answer(METADATA, version)
-    image = places.image
+    image = routes.image
     operations = TOPIC_OPERATIONS if getattr(body, "include_topic_authorized_operations", False) else NOT_ASKED
     if asks_for_all(body, version):
         topics = [
-            _topic(places, module, topic.name, topic.topic_id, topic, operations=operations)
+            _topic(routes, module, topic.name, topic.topic_id, topic, operations=operations)
             for _, topic in sorted((each.name, each) for each in image.topics.values())
         ]
     else:
@@ -61,12 +61,12 @@ def metadata(places: Places, body: Any, version: int, *, controller: int, refuse
             if asked.name is not None:
                 error = refused.get(asked.name, ErrorCode.unknown_topic_or_partition)
                 known = image.topic_named(asked.name)
-                topics.append(_topic(places, module, asked.name, None, known, error, operations=operations))
+                topics.append(_topic(routes, module, asked.name, None, known, error, operations=operations))
             else:
                 found = image.topics.get(asked.topic_id)
                 unnamed = None if version >= 12 else ""
                 unknown = ErrorCode.unknown_topic_id
-                topics.append(_topic(places, module, unnamed, asked.topic_id, found, unknown, operations=operations))
+                topics.append(_topic(routes, module, unnamed, asked.topic_id, found, unknown, operations=operations))
     return build(
         cls,
         throttle_time=NO_DELAY,
@@ -78,7 +78,7 @@ def metadata(places: Places, body: Any, version: int, *, controller: int, refuse
                 port=each.endpoint.port,
                 rack=each.rack,
             )
-            for each in places.listeners()
+            for each in routes.listeners()
         ),
         cluster_id=image.cluster_id,
         controller_id=controller,
@@ -93,7 +93,7 @@ def _of_cluster(body: Any) -> int:
 
 
 def _topic(
-    places: Places,
+    routes: Routes,
     module: Any,
     name: str | None,
     topic_id: uuid.UUID | None,
@@ -110,7 +110,7 @@ def _topic(
         **values,
         is_internal=values["name"] in INTERNAL_TOPICS,
         partitions=tuple(
-            _partition(places, module.MetadataResponsePartition, number, state)
+            _partition(routes, module.MetadataResponsePartition, number, state)
             for number, state in sorted(topic.partitions.items())
         )
         if topic is not None
@@ -119,14 +119,14 @@ def _topic(
     )
 
 
-def _partition(places: Places, cls: Any, number: int, state: PartitionState) -> Any:
+def _partition(routes: Routes, cls: Any, number: int, state: PartitionState) -> Any:
     def is_alive(node: int) -> bool:
-        actor = places.image.actors.get(node)
+        actor = routes.image.actors.get(node)
         return actor is not None and actor.alive
 
-    leader = new_partitions.leader_or_next(places.image, state)
+    leader = new_partitions.leader_or_next(routes.image, state)
     serves = new_partitions.is_new(state) or is_alive(state.node_of(leader))
-    leader = places.door_of(leader) if serves else NO_LEADER
+    leader = routes.stand_in_of(leader) if serves else NO_LEADER
     no_elr = state.isr or state.last_known_leader == NO_LEADER
     return build(
         cls,
@@ -142,7 +142,7 @@ def _partition(places: Places, cls: Any, number: int, state: PartitionState) -> 
     )
 
 
-def describe_topic_partitions(places: Places, body: Any, version: int) -> Any:
+def describe_topic_partitions(routes: Routes, body: Any, version: int) -> Any:
     """The answer to a DescribeTopicPartitions request (KIP-966): topics by name, in pages. No
     names: all topics.
 
@@ -158,14 +158,14 @@ def describe_topic_partitions(places: Places, body: Any, version: int) -> Any:
     left = max(1, min(body.response_partition_limit, PARTITIONS_MAX))
     topics: list[Any] = []
     following: tuple[str, int] | None = None
-    for name in sorted(each for each in asks_for_some or places.image.topic_ids if each >= first):
+    for name in sorted(each for each in asks_for_some or routes.image.topic_ids if each >= first):
         if not left:
             following = (name, 0)
             break
-        topic = places.image.topic_named(name)
+        topic = routes.image.topic_named(name)
         begin = start if name == first else 0
         numbers = [number for number in sorted(topic.partitions) if number >= begin] if topic is not None else []
-        topics.append(_described(places, module, name, topic, numbers[:left]))
+        topics.append(_described(routes, module, name, topic, numbers[:left]))
         if len(numbers) > left:
             following = (name, numbers[left])
             break
@@ -174,9 +174,9 @@ def describe_topic_partitions(places: Places, body: Any, version: int) -> Any:
     return cls(throttle_time=NO_DELAY, topics=tuple(topics), next_cursor=cursor)
 
 
-def _described(places: Places, module: Any, name: str, topic: Topic | None, numbers: list[int]) -> Any:
+def _described(routes: Routes, module: Any, name: str, topic: Topic | None, numbers: list[int]) -> Any:
     kind = module.DescribeTopicPartitionsResponsePartition
-    parts = [_partition(places, kind, number, topic.partitions[number]) for number in numbers] if topic else []
+    parts = [_partition(routes, kind, number, topic.partitions[number]) for number in numbers] if topic else []
     return module.DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none if topic is not None else _error_of_missing(name),
         name=name,
@@ -196,7 +196,7 @@ def _error_of_missing(name: str) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition
 
 
-def list_config_resources(places: Places, body: Any, version: int) -> Any:
+def list_config_resources(routes: Routes, body: Any, version: int) -> Any:
     """The answer to a ListConfigResources request (KIP-1142): resources with configs, by kind. No
     kinds: all kinds.
 
@@ -209,9 +209,9 @@ def list_config_resources(places: Places, body: Any, version: int) -> Any:
     kinds = [known.get(number) for number in dict.fromkeys(body.resource_types or known)]
     if None in kinds:
         return refusal(LIST_CONFIG_RESOURCES, version, body, ErrorCode.unsupported_version)
-    brokers = [str(broker) for broker in sorted(places.image.brokers)]
+    brokers = [str(broker) for broker in sorted(routes.image.brokers)]
     named = {
-        ResourceType.TOPIC: sorted(places.image.topic_ids),
+        ResourceType.TOPIC: sorted(routes.image.topic_ids),
         ResourceType.BROKER: brokers,
         ResourceType.BROKER_LOGGER: brokers,
     }
@@ -224,22 +224,22 @@ def list_config_resources(places: Places, body: Any, version: int) -> Any:
     return cls(throttle_time=NO_DELAY, error_code=ErrorCode.none, config_resources=resources)
 
 
-def describe_cluster(places: Places, body: Any, version: int, *, controller: int) -> Any:
+def describe_cluster(routes: Routes, body: Any, version: int, *, controller: int) -> Any:
     """The answer to a DescribeCluster request."""
     cls, module = answer(DESCRIBE_CLUSTER, version)
     asks_for = getattr(body, "endpoint_type", BROKERS)
     error, message = ErrorCode.none, None
     if asks_for != BROKERS:
         error, message = ErrorCode.mismatched_endpoint_type, "the controllers have no listener for clients"
-    live = {each.broker_id for each in places.listeners()}
-    found = places.listeners(dead_too=getattr(body, "include_fenced_brokers", False)) if asks_for == BROKERS else ()
+    live = {each.broker_id for each in routes.listeners()}
+    found = routes.listeners(dead_too=getattr(body, "include_fenced_brokers", False)) if asks_for == BROKERS else ()
     return build(
         cls,
         throttle_time=NO_DELAY,
         error_code=error,
         error_message=message,
         endpoint_type=asks_for,
-        cluster_id=places.image.cluster_id,
+        cluster_id=routes.image.cluster_id,
         controller_id=controller,
         brokers=tuple(
             build(

@@ -1,7 +1,7 @@
 """Finds group coordinators for Kafka clients and forwards group requests to them.
 
 A group's coordinator is the broker whose process leads the group's partition of
-``__consumer_offsets``, or that broker's stand-in, its ``door`` (``routes``).
+``__consumer_offsets``, or that broker's stand-in (``routes``).
 
 FindCoordinator is answered from the image. The first one creates the topic and waits, usually for
 milliseconds, until the group's partition has a leader. If a leader has gone the answer is
@@ -32,7 +32,7 @@ from raylog.kafka.refusal import refusal
 from raylog.kafka.spec import ApiSpec, GroupSplit
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.owners import Owner, Owners
-from raylog.listener.routes import Places
+from raylog.listener.routes import Routes
 from raylog.listener.topic_creation import TopicCreator
 from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.server.apis.admin import NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE
@@ -54,9 +54,9 @@ class _OffsetsTopic:
 
 
 class Coordinators:
-    def __init__(self, places: Places, owners: Owners, creation: TopicCreator, arrivals: Arrivals) -> None:
+    def __init__(self, routes: Routes, owners: Owners, creation: TopicCreator, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
-        self._places = places
+        self._routes = routes
         self._owners = owners
         self._creation = creation
 
@@ -70,7 +70,7 @@ class Coordinators:
 
     def _find(self, request: Request) -> Any:
         if getattr(request.body, "key_type", GROUP_KEY) == GROUP_KEY:
-            if self._places.image.topic_named(OFFSETS_TOPIC) is None:
+            if self._routes.image.topic_named(OFFSETS_TOPIC) is None:
                 return self._find_later(request, is_there=False)
             if self._are_new(request):
                 return self._find_later(request, is_there=True)
@@ -87,7 +87,7 @@ class Coordinators:
         """Return whether the partition of any of these groups has never had a leader."""
         body = request.body
         keys = body.coordinator_keys if request.version >= 4 else (body.key,)
-        return any(self._places.is_new(OFFSETS_TOPIC, partition_for(key)) for key in keys)
+        return any(self._routes.is_new(OFFSETS_TOPIC, partition_for(key)) for key in keys)
 
     def _found(self, body: Any, version: int) -> Any:
         cls, module = answer(table.FIND_COORDINATOR, version)
@@ -110,8 +110,8 @@ class Coordinators:
                 f"unknown coordinator type {key_type}: raylog knows type 0, groups",
             )
         else:
-            broker = self._places.leading_broker(OFFSETS_TOPIC, partition_for(key))
-            listener = self._places.door(broker)
+            broker = self._routes.leading_broker(OFFSETS_TOPIC, partition_for(key))
+            listener = self._routes.listener_or_stand_in(broker)
             if listener is None:
                 error, message = (
                     ErrorCode.coordinator_not_available,
@@ -128,7 +128,7 @@ class Coordinators:
     # ------------------------------------------------------------------ requests to them
 
     def owner(self, group_id: str) -> Owner | None:
-        found = self._places.leader(_OffsetsTopic, partition_for(group_id))
+        found = self._routes.leader(_OffsetsTopic, partition_for(group_id))
         return found if isinstance(found, Owner) else None
 
     def _handler(self, spec: ApiSpec) -> Handler:
@@ -155,14 +155,14 @@ class Coordinators:
         return handle
 
     def _is_there(self) -> bool:
-        return self._places.image.topic_named(OFFSETS_TOPIC) is not None
+        return self._routes.image.topic_named(OFFSETS_TOPIC) is not None
 
     def _is_awaited(self, number: int) -> bool:
         """Return whether this broker is about to lead that partition but has no process for it yet."""
         if not self._is_there():
             return True
-        is_new = self._places.is_new(OFFSETS_TOPIC, number)
-        return is_new and not isinstance(self._places.leader(_OffsetsTopic, number), Owner)
+        is_new = self._routes.is_new(OFFSETS_TOPIC, number)
+        return is_new and not isinstance(self._routes.leader(_OffsetsTopic, number), Owner)
 
     def _pass_on(self, spec: ApiSpec, request: Request) -> None:
         body, version = request.body, request.version
@@ -186,7 +186,7 @@ class Coordinators:
         """Return an OffsetCommit without unknown partitions, and a function that adds their errors
         to the answer.
         """
-        image = self._places.image
+        image = self._routes.image
         asked = [(topic.name, each.partition_index) for topic in body.topics for each in topic.partitions]
         topics_there = {name: image.topic_named(name) for name, _ in asked}
         there = {
@@ -238,9 +238,9 @@ class Coordinators:
     # ------------------------------------------------------------------ all groups of this broker
 
     def _list_groups(self, request: Request) -> None:
-        topic = self._places.image.topic_named(OFFSETS_TOPIC)
+        topic = self._routes.image.topic_named(OFFSETS_TOPIC)
         leaders = [
-            self._places.leader(_OffsetsTopic, number) for number in (topic.partitions if topic is not None else ())
+            self._routes.leader(_OffsetsTopic, number) for number in (topic.partitions if topic is not None else ())
         ]
         owners = sorted({each for each in leaders if isinstance(each, Owner)}, key=lambda owner: owner.node_id)
         replies: list[Any] = []

@@ -29,10 +29,10 @@ from raylog.errors import ClientTimeoutError
 from raylog.kafka.refusal import refused_item
 from raylog.kafka.spec import ApiSpec, PartitionSplit
 from raylog.kafka.table import PRODUCE
-from raylog.listener import raw_forward as one_partition
+from raylog.listener import raw_forward
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.owners import Owner, Owners, Routed, unmoved
-from raylog.listener.routes import NO_EPOCH, Coming, Elsewhere, Places
+from raylog.listener.routes import NO_EPOCH, LeaderStarting, Redirect, Routes
 from raylog.server.apis.entities import NO_DELAY, build, fields_of, milliseconds, module_of, response_class
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
@@ -65,17 +65,17 @@ def _timeout_ms(split: PartitionSplit, body: Any) -> int:
     return milliseconds(body.timeout) + SLACK_MS if split.has_timeout else TIMEOUT_MS
 
 
-class Scattered:
-    """Return the handler of one of these APIs."""
+class FanOut:
+    """Handles the requests of one such API."""
 
     def __init__(
-        self, spec: ApiSpec, places: Places, owners: Owners, arrivals: Arrivals, routed: Routed = unmoved
+        self, spec: ApiSpec, routes: Routes, owners: Owners, arrivals: Arrivals, routed: Routed = unmoved
     ) -> None:
         self._arrivals = arrivals
         self._routed = routed
         self._spec = spec
         self._split = _split_of(spec)
-        self._places = places
+        self._routes = routes
         self._owners = owners
 
     def handle(self, request: Request) -> None:
@@ -93,7 +93,7 @@ class Scattered:
         if self._spec is PRODUCE and body.acks == 0:
             self._forward_unanswered(request, spots, waits_ms=_waits_ms(split, body))
             return
-        gathering = _GatheredAnswers(request, self._spec, self._places, pending=1)
+        gathering = _GatheredAnswers(request, self._spec, self._routes, pending=1)
         self._ask(gathering, request, spots, body, waits_ms=_waits_ms(split, body))
         gathering.part_is_done()
 
@@ -111,40 +111,40 @@ class Scattered:
             self._ask(gathering, request, [spot], later, waits_ms=0)
             gathering.part_is_done()
 
-        shares, refused, coming = self._routes(body, spots, may_wait=waits_ms > 0)
+        shares, refused, starting = self._divide(body, spots, may_wait=waits_ms > 0)
         gathering.refuse(refused)
-        is_whole = len(shares) == 1 and not refused and not coming and len(spots) == gathering.size
+        is_whole = len(shares) == 1 and not refused and not starting and len(spots) == gathering.size
         for owner, share in shares.items():
             part = body if is_whole else self._part(body, share)
             answered = request.guarded(gathering.answered(share, is_whole=is_whole))
             timeout_ms = _timeout_ms(self._split, body)
             self._owners.call(owner, part, answered, timeout_ms=timeout_ms, context=request.context)
-        for spot in coming:
+        for spot in starting:
             gathering.begin_part()
             self._when_there(request, spot, waits_ms, lambda left_ms, spot=spot: go_on(spot, left_ms))  # type: ignore[misc]
 
-    def _routes(
+    def _divide(
         self, body: Any, spots: list[Spot], *, may_wait: bool
-    ) -> tuple[dict[Owner, list[Spot]], dict[Spot, Elsewhere], list[Spot]]:
+    ) -> tuple[dict[Owner, list[Spot]], dict[Spot, Redirect], list[Spot]]:
         """Return which owners to ask about which partitions, the refusals, and the partitions whose
         owner is still starting.
         """
         shares: dict[Owner, list[Spot]] = {}
-        refused: dict[Spot, Elsewhere] = {}
-        coming: list[Spot] = []
+        refused: dict[Spot, Redirect] = {}
+        starting: list[Spot] = []
         for spot in spots:
             place = self._place(body, spot)
             if isinstance(place, Owner):
                 shares.setdefault(place, []).append(spot)
-            elif isinstance(place, Coming) and may_wait:
-                coming.append(spot)
+            elif isinstance(place, LeaderStarting) and may_wait:
+                starting.append(spot)
             else:
                 refused[spot] = place
-        return shares, refused, coming
+        return shares, refused, starting
 
-    def _place(self, body: Any, spot: Spot) -> Owner | Elsewhere:
+    def _place(self, body: Any, spot: Spot) -> Owner | Redirect:
         topic = getattr(body, self._split.topics)[spot[0]]
-        return self._places.leader(topic, self._split.number_of(getattr(topic, self._split.partitions)[spot[1]]))
+        return self._routes.leader(topic, self._split.number_of(getattr(topic, self._split.partitions)[spot[1]]))
 
     def _when_there(self, request: Request, spot: Spot, waits_ms: int, then: Callable[[int], None]) -> None:
         """Call ``then`` with the milliseconds that are left, when the owner has arrived or the wait
@@ -157,7 +157,7 @@ class Scattered:
             then(round((due - loop.time()) * 1_000))
 
         def has_come() -> bool:
-            return not isinstance(self._place(body, spot), Coming)
+            return not isinstance(self._place(body, spot), LeaderStarting)
 
         give_up = self._arrivals.wait(has_come, waits_ms, request.guarded(there))
         request.on_close(lambda _: give_up())
@@ -168,17 +168,17 @@ class Scattered:
         """
         if request.frame is None:
             return False
-        asked = one_partition.produced(request.frame, request.version, request.position)
-        owner = self._places.leader_of(asked.topic, asked.number) if asked is not None else None
+        asked = raw_forward.produced(request.frame, request.version, request.position)
+        owner = self._routes.leader_of(asked.topic, asked.number) if asked is not None else None
         if asked is None or not isinstance(owner, Owner):
             return False
 
         def heard(answer: Any, error: Exception | None) -> None:
-            if error is None and one_partition.is_good_news(answer, asked):
+            if error is None and raw_forward.is_good_news(answer, asked):
                 request.pass_on(answer)
                 return
             reply = decode_response(self._spec.key, request.version, answer) if error is None else None
-            gathering = _GatheredAnswers(request, self._spec, self._places, pending=0)
+            gathering = _GatheredAnswers(request, self._spec, self._routes, pending=0)
             gathering.answered([(0, 0)], is_whole=True)(reply, error)
 
         timeout_ms = asked.waits_ms + SLACK_MS
@@ -200,14 +200,16 @@ class Scattered:
 
         def forward(spots: list[Spot], waits_ms: int) -> None:
             nonlocal pending
-            shares, refused, coming = self._routes(request.body, spots, may_wait=waits_ms > 0)
-            pending += len(coming)
+            shares, refused, starting = self._divide(request.body, spots, may_wait=waits_ms > 0)
+            pending += len(starting)
             for owner, share in shares.items():
                 part = (
-                    request.body if len(shares) == 1 and not refused and not coming else self._part(request.body, share)
+                    request.body
+                    if len(shares) == 1 and not refused and not starting
+                    else self._part(request.body, share)
                 )
                 self._owners.tell(owner, part, lost, context=request.context)
-            for spot in coming:
+            for spot in starting:
                 self._when_there(request, spot, waits_ms, lambda _, spot=spot: forward([spot], 0))  # type: ignore[misc]
             pending -= 1
             if not pending:
@@ -235,12 +237,12 @@ class Scattered:
 class _GatheredAnswers:
     """Collects the answers to one request until all have arrived."""
 
-    def __init__(self, request: Request, spec: ApiSpec, places: Places, *, pending: int) -> None:
+    def __init__(self, request: Request, spec: ApiSpec, routes: Routes, *, pending: int) -> None:
         self._split = split = _split_of(spec)
         self.size = sum(len(getattr(topic, split.partitions)) for topic in getattr(request.body, split.topics))
         self._request = request
         self._body = request.body
-        self._places = places
+        self._routes = routes
         self._pending = pending
         self._leaders: set[int] = set()  # brokers that the answer names as leaders
         self._cls = response_class(spec, request.version)
@@ -258,9 +260,9 @@ class _GatheredAnswers:
         if self._pending == 0:
             self.finish()
 
-    def refuse(self, refused: dict[Spot, Elsewhere]) -> None:
-        for spot, elsewhere in refused.items():
-            self._refuse(spot, elsewhere)
+    def refuse(self, refused: dict[Spot, Redirect]) -> None:
+        for spot, redirect in refused.items():
+            self._refuse(spot, redirect)
 
     def answered(self, spots: list[Spot], *, is_whole: bool) -> Callable[[Any, Exception | None], None]:
         """Return the callback for the owner of these partitions. ``is_whole``: the request has no
@@ -273,7 +275,7 @@ class _GatheredAnswers:
                 timed_out = isinstance(error, ClientTimeoutError)
                 code = ErrorCode.request_timed_out if timed_out else ErrorCode.not_leader_or_follower
                 for spot in spots:
-                    self._refuse(spot, self._now_elsewhere(spot, code))
+                    self._refuse(spot, self._redirect(spot, code))
             elif is_whole and not self._names_leaders(reply):
                 self._request.reply(reply)
                 return  # and nothing else is pending
@@ -284,14 +286,14 @@ class _GatheredAnswers:
 
         return take
 
-    def _now_elsewhere(self, spot: Spot, code: ErrorCode) -> Elsewhere:
+    def _redirect(self, spot: Spot, code: ErrorCode) -> Redirect:
         """Return the refusal of a partition whose owner was lost, with the new leader if the image
         has one.
         """
         topic = getattr(self._body, self._split.topics)[spot[0]]
         number = self._split.number_of(getattr(topic, self._split.partitions)[spot[1]])
-        place = self._places.leader(topic, number)
-        return Elsewhere(code, place.leader, place.leader_epoch) if isinstance(place, Elsewhere) else Elsewhere(code)
+        place = self._routes.leader(topic, number)
+        return Redirect(code, place.leader, place.leader_epoch) if isinstance(place, Redirect) else Redirect(code)
 
     def _names_leaders(self, reply: Any) -> bool:
         return self._has_leaders and any(
@@ -313,21 +315,21 @@ class _GatheredAnswers:
     def _translated(self, found: Any) -> Any:
         if not self._has_leaders or found.current_leader.leader_id < 0:
             return found
-        door = self._places.door_of(broker_of(found.current_leader.leader_id))
-        self._leaders.add(door)
-        return dataclasses.replace(found, current_leader=dataclasses.replace(found.current_leader, leader_id=door))
+        stand_in = self._routes.stand_in_of(broker_of(found.current_leader.leader_id))
+        self._leaders.add(stand_in)
+        return dataclasses.replace(found, current_leader=dataclasses.replace(found.current_leader, leader_id=stand_in))
 
-    def _refuse(self, spot: Spot, elsewhere: Elsewhere) -> None:
+    def _refuse(self, spot: Spot, redirect: Redirect) -> None:
         split, module = self._split, self._module
         asked = getattr(getattr(self._body, split.topics)[spot[0]], split.partitions)[spot[1]]
         hint = {}
-        if elsewhere.leader != NO_LEADER and self._has_leaders:
+        if redirect.leader != NO_LEADER and self._has_leaders:
             hint["current_leader"] = module.LeaderIdAndEpoch(
-                leader_id=elsewhere.leader, leader_epoch=max(elsewhere.leader_epoch, NO_EPOCH)
+                leader_id=redirect.leader, leader_epoch=max(redirect.leader_epoch, NO_EPOCH)
             )
-            self._leaders.add(elsewhere.leader)
+            self._leaders.add(redirect.leader)
         cls = getattr(module, split.replied_partition)
-        self._results[spot] = refused_item(cls, asked, elsewhere.error, **hint)
+        self._results[spot] = refused_item(cls, asked, redirect.error, **hint)
 
     def finish(self) -> None:
         split = self._split
@@ -344,6 +346,6 @@ class _GatheredAnswers:
                 self._cls,
                 **{split.replied_topics: tuple(topics)},
                 throttle_time=self._throttle_time,
-                node_endpoints=self._places.endpoints(self._module, self._leaders) if self._leaders else (),
+                node_endpoints=self._routes.endpoints(self._module, self._leaders) if self._leaders else (),
             )
         )

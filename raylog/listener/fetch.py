@@ -36,12 +36,12 @@ from kio.schema.errors import ErrorCode
 from raylog.kafka.chain import Refuse
 from raylog.kafka.refusal import refusal, refused_item
 from raylog.kafka.table import FETCH
-from raylog.listener import raw_forward as one_partition
+from raylog.listener import raw_forward
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.fetch_sessions import NO_SESSION, Fetching, FetchSessions, Key
 from raylog.listener.owners import Owner, Owners, Routed, unmoved
-from raylog.listener.response_budget import AnswerRoom
-from raylog.listener.routes import NO_EPOCH, Coming, Elsewhere, Places
+from raylog.listener.response_budget import ResponseBudget
+from raylog.listener.routes import NO_EPOCH, LeaderStarting, Redirect, Routes
 from raylog.server.apis.entities import (
     NO_DELAY,
     build,
@@ -67,21 +67,21 @@ class Fetches:
 
     def __init__(
         self,
-        places: Places,
+        routes: Routes,
         owners: Owners,
         sessions: FetchSessions,
         now_ms: Callable[[], int],
-        room: AnswerRoom,
+        budget: ResponseBudget,
         arrivals: Arrivals,
         routed: Routed = unmoved,
     ) -> None:
         self._routed = routed
         self.arrivals = arrivals
-        self.places = places
+        self.routes = routes
         self.owners = owners
         self.sessions = sessions
         self.now_ms = now_ms
-        self.room = room
+        self.budget = budget
 
     def handle(self, request: Request) -> None:
         """Begin a fetch; the reply is sent later."""
@@ -89,7 +89,7 @@ class Fetches:
             return
         fetch_ = self._begun(request)
         if fetch_ is not None:
-            self.room.when_there_is_room(request, milliseconds(request.body.max_wait), fetch_.begin)
+            self.budget.when_some_is_left(request, milliseconds(request.body.max_wait), fetch_.begin)
 
     def refuse(self, request: Request, refuse: Refuse) -> None:
         """Answer every partition of the session with that error. The session continues."""
@@ -120,13 +120,13 @@ class Fetches:
         is.
         """
         version = request.version
-        asked = one_partition.fetched(request.frame, version, request.position) if request.frame is not None else None
-        owner = self.places.leader_of(asked.topic, asked.number) if asked is not None else None
-        if asked is None or not isinstance(owner, Owner) or not self.room.has(asked.bytes_max):
+        asked = raw_forward.fetched(request.frame, version, request.position) if request.frame is not None else None
+        owner = self.routes.leader_of(asked.topic, asked.number) if asked is not None else None
+        if asked is None or not isinstance(owner, Owner) or not self.budget.has(asked.bytes_max):
             return False
 
         def heard(answer: Any, error: Exception | None) -> None:
-            if error is None and one_partition.is_good_news(answer, asked):
+            if error is None and raw_forward.is_good_news(answer, asked):
                 request.pass_on(answer)
                 return
             reply = decode_response(FETCH.key, version, answer) if error is None else None
@@ -176,7 +176,7 @@ class _Fetch:
         self._data_fields = fields_of(self._module.PartitionData)
         self._shares: dict[Owner, _Share] = {}
         self._refused: dict[Key, Any] = {}
-        self._coming: dict[Key, Any] = {}  # the empty results of partitions whose process is still being started
+        self._starting: dict[Key, Any] = {}  # the empty results of partitions whose process is still being started
         self._nearer: dict[Key, int] = {}  # brokers to which the client is sent
         self._leaders: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -187,9 +187,9 @@ class _Fetch:
 
     def begin(self, most_bytes: int) -> None:
         self._max_bytes = min(self._max_bytes, most_bytes)
-        places = self._fetches.places
+        routes = self._fetches.routes
         rack = getattr(self._body, "rack_id", "")
-        find = places.reader if rack else places.leader  # without a rack the leader is the better choice
+        find = routes.reader if rack else routes.leader  # without a rack the leader is the better choice
         topics: dict[Any, Any] = {}
         for key, _ in self._fetching.partitions:
             topic = topics.get(key[0])
@@ -201,10 +201,10 @@ class _Fetch:
                 if share is None:
                     share = self._shares[place] = _Share([], {})
                 share.keys.append(key)
-                if rack and (broker := places.nearer(topic, key[1], rack)) is not None:
+                if rack and (broker := routes.nearer(topic, key[1], rack)) is not None:
                     self._nearer[key] = broker
-            elif isinstance(place, Coming):
-                self._coming[key] = self._refusal(key, Elsewhere(ErrorCode.none))
+            elif isinstance(place, LeaderStarting):
+                self._starting[key] = self._refusal(key, Redirect(ErrorCode.none))
             else:
                 self._refused[key] = self._refusal(key, place)
         if not self._shares:
@@ -220,7 +220,7 @@ class _Fetch:
 
     def refuse(self, error: ErrorCode) -> None:
         """Finish at once, with that error for every partition."""
-        self._refused = {key: self._refusal(key, Elsewhere(error)) for key, _ in self._fetching.partitions}
+        self._refused = {key: self._refusal(key, Redirect(error)) for key, _ in self._fetching.partitions}
         self._finish()
 
     def end_with(self, owner: Owner, reply: Any, error: Exception | None) -> None:
@@ -236,10 +236,13 @@ class _Fetch:
         if self._refused or left_ms <= 0:
             self._finish()
             return
-        if self._coming:
-            coming = list(self._coming)
-            places, topics = self._fetches.places, {key[0]: self._topic(key[0], ()) for key in coming}
-            has_come = lambda: any(not isinstance(places.leader(topics[key[0]], key[1]), Coming) for key in coming)  # noqa: E731
+        if self._starting:
+            starting = list(self._starting)
+            routes, topics = self._fetches.routes, {key[0]: self._topic(key[0], ()) for key in starting}
+
+            def has_come() -> bool:
+                return any(not isinstance(routes.leader(topics[key[0]], key[1]), LeaderStarting) for key in starting)
+
             give_up = self._fetches.arrivals.wait(has_come, left_ms, self._request.guarded(self._begin_again))
             self._request.on_close(lambda _: give_up())
             return
@@ -248,7 +251,7 @@ class _Fetch:
         self._request.on_close(lambda _: timer.cancel())
 
     def _begin_again(self) -> None:
-        self._coming.clear()
+        self._starting.clear()
         self.begin(self._max_bytes)
 
     # ------------------------------------------------------------------ asking
@@ -297,7 +300,7 @@ class _Fetch:
         if error is not None or int(getattr(reply, "error_code", 0)) != 0:
             logger.debug("a fetch from node %d failed: %s", owner.node_id, error or reply.error_code)
             for key in share.keys:
-                self._refused[key] = self._refusal(key, self._now_elsewhere(key))
+                self._refused[key] = self._refusal(key, self._redirect(key))
             share.results.clear()
             share.size = 0
         else:
@@ -316,7 +319,7 @@ class _Fetch:
         """Give up on an owner that has not answered at all, so that the others' answers can leave."""
         for share in self._shares.values():
             if not share.is_heard:
-                self._refused |= {key: self._refusal(key, self._now_elsewhere(key)) for key in share.keys}
+                self._refused |= {key: self._refusal(key, self._redirect(key)) for key in share.keys}
         self._finish()
 
     def _judge(self) -> None:
@@ -339,11 +342,11 @@ class _Fetch:
                 share.cancel()  # its threshold belongs to an earlier sum
             self._ask(owner, share, min_bytes=share.size + step, waits=True)
 
-    def _now_elsewhere(self, key: Key) -> Elsewhere:
-        place = self._fetches.places.leader(self._topic(key[0], ()), key[1])
-        if isinstance(place, Elsewhere) and place.error is ErrorCode.not_leader_or_follower:
+    def _redirect(self, key: Key) -> Redirect:
+        place = self._fetches.routes.leader(self._topic(key[0], ()), key[1])
+        if isinstance(place, Redirect) and place.error is ErrorCode.not_leader_or_follower:
             return place
-        return Elsewhere(ErrorCode.not_leader_or_follower)
+        return Redirect(ErrorCode.not_leader_or_follower)
 
     def _sent_nearer(self, key: Key, part: Any) -> Any:
         broker = self._nearer.get(key)
@@ -354,18 +357,18 @@ class _Fetch:
     def _translated(self, part: Any) -> Any:
         if "current_leader" not in self._data_fields or part.current_leader.leader_id < 0:
             return part
-        door = self._fetches.places.door_of(broker_of(part.current_leader.leader_id))
-        self._leaders.add(door)
-        return dataclasses.replace(part, current_leader=dataclasses.replace(part.current_leader, leader_id=door))
+        stand_in = self._fetches.routes.stand_in_of(broker_of(part.current_leader.leader_id))
+        self._leaders.add(stand_in)
+        return dataclasses.replace(part, current_leader=dataclasses.replace(part.current_leader, leader_id=stand_in))
 
-    def _refusal(self, key: Key, elsewhere: Elsewhere) -> Any:
+    def _refusal(self, key: Key, redirect: Redirect) -> Any:
         module = self._module
         stated: dict[str, Any] = {"partition_index": key[1], "aborted_transactions": None}
-        if elsewhere.leader != NO_LEADER and "current_leader" in self._data_fields:
-            epoch = max(elsewhere.leader_epoch, NO_EPOCH)
-            stated["current_leader"] = module.LeaderIdAndEpoch(leader_id=elsewhere.leader, leader_epoch=epoch)
-            self._leaders.add(elsewhere.leader)
-        return refused_item(module.PartitionData, None, elsewhere.error, **stated)
+        if redirect.leader != NO_LEADER and "current_leader" in self._data_fields:
+            epoch = max(redirect.leader_epoch, NO_EPOCH)
+            stated["current_leader"] = module.LeaderIdAndEpoch(leader_id=redirect.leader, leader_epoch=epoch)
+            self._leaders.add(redirect.leader)
+        return refused_item(module.PartitionData, None, redirect.error, **stated)
 
     # ------------------------------------------------------------------ the end
 
@@ -382,7 +385,7 @@ class _Fetch:
         self._cancel()
         results: dict[Key, Any] = {}
         size = 0
-        gathered = self._coming | self._refused
+        gathered = self._starting | self._refused
         for share in self._shares.values():
             gathered |= share.results
         for key, _ in self._fetching.partitions:
@@ -411,7 +414,7 @@ class _Fetch:
                     self._module.FetchableTopicResponse(**{naming: named}, partitions=tuple(parts))
                     for named, parts in topics.items()
                 ),
-                node_endpoints=self._fetches.places.endpoints(self._module, self._leaders),
+                node_endpoints=self._fetches.routes.endpoints(self._module, self._leaders),
             )
         )
 

@@ -11,20 +11,20 @@ from kio.schema.errors import ErrorCode
 
 from raylog.kafka.table import DESCRIBE_LOG_DIRS
 from raylog.listener.owners import Owners
-from raylog.listener.routes import Places
+from raylog.listener.routes import Routes
 from raylog.server.apis.entities import NO_DELAY, build, response_class
 from raylog.wire.request import Request
 
 TIMEOUT_MS = 10_000
 
 
-def handler(places: Places, owners: Owners) -> Callable[[Request], Any]:
+def handler(routes: Routes, owners: Owners) -> Callable[[Request], Any]:
     """Return the handler. A process that does not answer is left out, so its replicas have no size."""
 
     async def handle(request: Request) -> Any:
         loop = asyncio.get_running_loop()
         asked: list[asyncio.Future[Any]] = []
-        for owner in places.replica_processes():
+        for owner in routes.replica_processes():
             future: asyncio.Future[Any] = loop.create_future()
 
             def heard(reply: Any, error: Exception | None, future: asyncio.Future[Any] = future) -> None:

@@ -24,8 +24,8 @@ LEAST_BYTES = 1 << 20
 ONE_BATCH = 1  # an owner returns a whole batch even if asked for one byte
 
 
-class AnswerRoom:
-    """``server`` is the listener for clients."""
+class ResponseBudget:
+    """The bytes that all unread answers of a Broker may take. ``server`` is the listener for clients."""
 
     def __init__(self, server: Callable[[], Server]) -> None:
         self._server = server
@@ -33,15 +33,15 @@ class AnswerRoom:
 
     def has(self, count: int) -> bool:
         """Return whether that many bytes may be requested now."""
-        return self._room() >= count
+        return self._left() >= count
 
-    def when_there_is_room(self, request: Request, max_wait_ms: int, begin: Callable[[int], None]) -> None:
+    def when_some_is_left(self, request: Request, max_wait_ms: int, begin: Callable[[int], None]) -> None:
         """Call ``begin`` with the allowed bytes, now or within ``max_wait_ms``; never if the client
         disconnects first.
         """
-        room = self._room()
-        if room > 0:
-            begin(max(room, LEAST_BYTES))
+        left = self._left()
+        if left > 0:
+            begin(max(left, LEAST_BYTES))
             return
         timer: asyncio.TimerHandle | None = None
 
@@ -56,16 +56,16 @@ class AnswerRoom:
 
         guarded = request.guarded(go_on)
         timer = request.connection.loop.call_later(max_wait_ms / 1_000, guarded, ONE_BATCH)
-        self._waiting[request] = lambda: guarded(max(self._room(), LEAST_BYTES))
+        self._waiting[request] = lambda: guarded(max(self._left(), LEAST_BYTES))
         request.on_close(lambda _: end_waiting())
 
     def answers_read(self) -> None:
         """Resume waiting fetches: a client has read its answers or disconnected."""
-        while self._waiting and self._room() > 0:
+        while self._waiting and self._left() > 0:
             request = next(iter(self._waiting))
             self._waiting[request]()
 
-    def _room(self) -> int:
+    def _left(self) -> int:
         server = self._server()
         limit = server.limits.answers_bytes_max
         return limit - server.unread_bytes() if limit is not None else 1 << 31

@@ -30,13 +30,13 @@ from raylog.listener import acls, cluster_view, log_directories
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.controller_link import TIMEOUT_MS, ControllerLink
 from raylog.listener.coordinators import Coordinators
-from raylog.listener.fan_out import Scattered
+from raylog.listener.fan_out import FanOut
 from raylog.listener.fetch import Fetches
 from raylog.listener.fetch_sessions import SLOTS, FetchSessions
 from raylog.listener.moves import ConnectionMoves
 from raylog.listener.owners import Owner, Owners
-from raylog.listener.response_budget import AnswerRoom
-from raylog.listener.routes import Places
+from raylog.listener.response_budget import ResponseBudget
+from raylog.listener.routes import Routes
 from raylog.listener.topic_creation import TopicCreator
 from raylog.metadata.image import MetadataImage
 from raylog.types import Endpoint
@@ -72,7 +72,7 @@ class Router:
         clock = clock or MachineClock()
         self._controller = controller
         self._limits = limits or LISTENER_LIMITS  # the default limits
-        self._places = Places(broker_id, image)
+        self._routes = Routes(broker_id, image)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
         self._moves = ConnectionMoves(self._owners)
         self._link = ControllerLink(
@@ -84,12 +84,12 @@ class Router:
         )
         self.sessions = FetchSessions(lambda: clock.chance.getrandbits(31))
         self._arrivals = Arrivals()
-        self._creation = TopicCreator(self._places, self._link, self._arrivals)
-        room = AnswerRoom(lambda: self.server)
+        self._creation = TopicCreator(self._routes, self._link, self._arrivals)
+        budget = ResponseBudget(lambda: self.server)
         fetches = Fetches(
-            self._places, self._owners, self.sessions, clock.monotonic_ms, room, self._arrivals, self._moves.routed
+            self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
         )
-        coordinators = Coordinators(self._places, self._owners, self._creation, self._arrivals)
+        coordinators = Coordinators(self._routes, self._owners, self._creation, self._arrivals)
         apis = table.serving(ServerKind.BROKER, self._handlers(fetches, coordinators))
         self.server = Server(
             apis.handlers,
@@ -107,7 +107,7 @@ class Router:
             stages=stages,
             refusals={table.FETCH.key: fetches.refuse, table.METADATA.key: self._refuse_metadata},
         )
-        self.server.on_read = room.answers_read
+        self.server.on_read = budget.answers_read
         self._moves.server = self.server
 
     def _handlers(self, fetches: Fetches, coordinators: Coordinators) -> dict[ApiSpec, Handler]:
@@ -117,7 +117,7 @@ class Router:
             table.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
             table.LIST_CONFIG_RESOURCES: self._list_config_resources,
             table.FETCH: fetches.handle,
-            table.DESCRIBE_LOG_DIRS: log_directories.handler(self._places, self._owners),
+            table.DESCRIBE_LOG_DIRS: log_directories.handler(self._routes, self._owners),
             **{spec: acls.handler(spec) for spec in (table.DESCRIBE_ACLS, table.CREATE_ACLS, table.DELETE_ACLS)},
             **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
             **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
@@ -125,7 +125,7 @@ class Router:
         }
 
     def _scattered(self, spec: ApiSpec) -> Handler:
-        return Scattered(spec, self._places, self._owners, self._arrivals, self._moves.routed).handle
+        return FanOut(spec, self._routes, self._owners, self._arrivals, self._moves.routed).handle
 
     def bind(self) -> Endpoint:
         """Bind the port. Clients that connect wait until ``start``. Raises ClusterError if no port
@@ -144,7 +144,7 @@ class Router:
         self._take_limits()
         living = {
             Owner(node, actor.incarnation, actor.endpoint)
-            for node, actor in self._places.image.actors.items()
+            for node, actor in self._routes.image.actors.items()
             if actor.alive
         }
         self._owners.keep(living)
@@ -154,7 +154,7 @@ class Router:
     def _take_limits(self) -> None:
         def value(name: str, default: int) -> int:
             return broker_configs.number(
-                self._places.image.broker_configs, self._places.broker_id, name, default=default
+                self._routes.image.broker_configs, self._routes.broker_id, name, default=default
             )
 
         limits = replace(
@@ -183,9 +183,9 @@ class Router:
     def _controller_broker(self) -> int:
         """Return the broker to show as the controller. Any would do, because all of them forward."""
         found = self._controller()
-        if found is not None and self._places.listener(found[0]) is not None:
+        if found is not None and self._routes.listener(found[0]) is not None:
             return found[0]
-        return self._places.broker_id
+        return self._routes.broker_id
 
     def _metadata(self, request: Request) -> Any:
         missing = self._creation.wanted(request.body, request.version)
@@ -199,7 +199,7 @@ class Router:
 
     def _metadata_entity(self, request: Request, refused: dict[str, int]) -> Any:
         return cluster_view.metadata(
-            self._places, request.body, request.version, controller=self._controller_broker(), refused=refused
+            self._routes, request.body, request.version, controller=self._controller_broker(), refused=refused
         )
 
     def _refuse_metadata(self, request: Request, refuse: Refuse) -> None:
@@ -212,10 +212,10 @@ class Router:
 
     def _describe_cluster(self, request: Request) -> None:
         controller = self._controller_broker()
-        request.reply(cluster_view.describe_cluster(self._places, request.body, request.version, controller=controller))
+        request.reply(cluster_view.describe_cluster(self._routes, request.body, request.version, controller=controller))
 
     def _describe_topic_partitions(self, request: Request) -> None:
-        request.reply(cluster_view.describe_topic_partitions(self._places, request.body, request.version))
+        request.reply(cluster_view.describe_topic_partitions(self._routes, request.body, request.version))
 
     def _list_config_resources(self, request: Request) -> None:
-        request.reply(cluster_view.list_config_resources(self._places, request.body, request.version))
+        request.reply(cluster_view.list_config_resources(self._routes, request.body, request.version))

@@ -1,19 +1,18 @@
 """Where a partition is served, according to the Broker's copy of the image.
 
-Either a process of this broker serves it or the client is referred elsewhere. Requests for a
-partition that another broker leads are not forwarded: the answer names the leader (KIP-951), and
-the client goes there. So two brokers that cannot reach each other do not affect a client that
-reaches both.
+Either a process of this broker serves it or the client gets a ``Redirect``. Requests for a partition
+that another broker leads are not forwarded: the answer names the leader (KIP-951), and the client
+goes there. So two brokers that cannot reach each other do not affect a client that reaches both.
 
 There is one exception. A broker whose own listener is away (its Broker has died and is not back, or
-it never had one) still leads its partitions and groups. Meanwhile another broker's listener stands
-in for it, as its ``door``: clients see that broker as the leader, and it forwards to the processes
-of the first. The choice follows from the image alone, so all Brokers name the same stand-in; while
-their copies differ, a client is referred once more. Leadership and leader epochs do not change.
+it never had one) still leads its partitions and groups. Meanwhile another broker's listener is its
+*stand-in*: clients see that broker as the leader, and it forwards to the processes of the first. The
+choice follows from the image alone, so all Brokers name the same stand-in; while their copies differ,
+a client is redirected once more. Leadership and leader epochs do not change.
 
 A partition that has never had a leader counts as led by its first one (``new_partitions``). That
 process holds requests until it leads; while it is still starting, the Broker holds them
-(``Coming``, ``arrivals``).
+(``LeaderStarting``, ``arrivals``).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ NO_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class Redirect:
     """Why this broker does not serve a partition, and the leader as far as the image has one."""
 
     error: ErrorCode
@@ -45,12 +44,12 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming(Elsewhere):
+class LeaderStarting(Redirect):
     """The partition is new, this broker will lead it, and the process for it is still starting."""
 
 
-UNKNOWN_NAME = Elsewhere(ErrorCode.unknown_topic_or_partition)
-UNKNOWN_ID = Elsewhere(ErrorCode.unknown_topic_id)
+UNKNOWN_NAME = Redirect(ErrorCode.unknown_topic_or_partition)
+UNKNOWN_ID = Redirect(ErrorCode.unknown_topic_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,8 @@ class BrokerListener:
     rack: str | None
 
 
-class Places:
-    """``image`` returns the current copy."""
+class Routes:
+    """Finds the process or the broker that serves a partition. ``image`` returns the current copy."""
 
     def __init__(self, broker_id: int, image: Callable[[], MetadataImage]) -> None:
         self.broker_id = broker_id
@@ -73,34 +72,34 @@ class Places:
 
     # ------------------------------------------------------------------ partitions
 
-    def leader(self, topic: Any, number: int) -> Owner | Elsewhere:
+    def leader(self, topic: Any, number: int) -> Owner | Redirect:
         """Return the process that leads a partition, if this broker serves it.
 
         ``topic``: an entity with a name or an id.
         """
         return self.leader_of(_named(topic), number)
 
-    def leader_of(self, topic: str | uuid.UUID, number: int) -> Owner | Elsewhere:
+    def leader_of(self, topic: str | uuid.UUID, number: int) -> Owner | Redirect:
         """Return the same, given the topic's name or id."""
         found = self._state(topic, number)
-        if isinstance(found, Elsewhere):
+        if isinstance(found, Redirect):
             return found
         leader = new_partitions.leader_or_next(self.image, found)
-        door = leader if leader == self.broker_id else self.door_of(leader)
-        if door != self.broker_id:
-            return Elsewhere(ErrorCode.not_leader_or_follower, door, found.leader_epoch)
+        stand_in = leader if leader == self.broker_id else self.stand_in_of(leader)
+        if stand_in != self.broker_id:
+            return Redirect(ErrorCode.not_leader_or_follower, stand_in, found.leader_epoch)
         owner = self._owner(found.node_of(leader))
         if owner is not None:
             return owner
-        absent = Coming if new_partitions.is_new(found) else Elsewhere
+        absent = LeaderStarting if new_partitions.is_new(found) else Redirect
         return absent(ErrorCode.not_leader_or_follower, NO_LEADER, found.leader_epoch)
 
-    def reader(self, topic: Any, number: int) -> Owner | Elsewhere:
+    def reader(self, topic: Any, number: int) -> Owner | Redirect:
         """Return the process of this broker that a consumer in its rack may read from: leader or
         follower (KIP-392).
         """
         found = self._find(topic, number)
-        if isinstance(found, Elsewhere):
+        if isinstance(found, Redirect):
             return found
         node = found.node_of(self.broker_id)
         owner = self._owner(node) if node >= 0 else None
@@ -117,7 +116,7 @@ class Places:
     def is_new(self, topic: str, number: int) -> bool:
         """Return whether the partition exists and has never had a leader."""
         found = self._state(topic, number)
-        return not isinstance(found, Elsewhere) and new_partitions.is_new(found)
+        return not isinstance(found, Redirect) and new_partitions.is_new(found)
 
     def has_leaders(self, topic: str) -> bool:
         """Return whether the topic exists and each of its partitions has had a leader."""
@@ -129,7 +128,7 @@ class Places:
         another rack.
         """
         found = self._find(topic, number)
-        if isinstance(found, Elsewhere) or found.leader != self.broker_id or self._rack(self.broker_id) == rack:
+        if isinstance(found, Redirect) or found.leader != self.broker_id or self._rack(self.broker_id) == rack:
             return None
         brokers = (each for each in found.brokers if each in found.isr and self._rack(each) == rack)
         return next((each for each in brokers if self.listener(each) is not None), None)
@@ -144,10 +143,10 @@ class Places:
         owners = (self._owner(node) for node in nodes if slot_of(node) != BROKER_SLOT)
         return [owner for owner in owners if owner is not None]
 
-    def _find(self, topic: Any, number: int) -> PartitionState | Elsewhere:
+    def _find(self, topic: Any, number: int) -> PartitionState | Redirect:
         return self._state(_named(topic), number)
 
-    def _state(self, topic: str | uuid.UUID, number: int) -> PartitionState | Elsewhere:
+    def _state(self, topic: str | uuid.UUID, number: int) -> PartitionState | Redirect:
         found: Topic | None
         if isinstance(topic, str):
             found = self.image.topic_named(topic)
@@ -174,7 +173,7 @@ class Places:
         broker = self.image.brokers.get(broker_id)
         return BrokerListener(broker_id, actor.listener, broker.rack if broker is not None else None)
 
-    def door(self, broker_id: int) -> BrokerListener | None:
+    def listener_or_stand_in(self, broker_id: int) -> BrokerListener | None:
         """Return where clients reach the partitions that a broker leads: its own listener, or its
         stand-in's; None if there is neither.
         """
@@ -184,12 +183,12 @@ class Places:
         others = self.listeners()
         return others[broker_id % len(others)] if others else None
 
-    def door_of(self, broker_id: int) -> int:
+    def stand_in_of(self, broker_id: int) -> int:
         """Return the broker that clients see as the leader of that broker's partitions; −1 if there
         is none.
         """
-        door = self.door(broker_id)
-        return door.broker_id if door is not None else NO_LEADER
+        stand_in = self.listener_or_stand_in(broker_id)
+        return stand_in.broker_id if stand_in is not None else NO_LEADER
 
     def listeners(self, *, dead_too: bool = False) -> list[BrokerListener]:
         """Return the addresses of all brokers that clients can reach, by id."""

@@ -22,7 +22,7 @@ from raylog.kafka.table import CREATE_TOPICS
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.cluster_view import asks_for_all
 from raylog.listener.controller_link import ControllerLink
-from raylog.listener.routes import Places
+from raylog.listener.routes import Routes
 from raylog.server.apis.entities import module_of, request_class
 
 ENABLED = "auto.create.topics.enable"
@@ -34,9 +34,9 @@ TIMEOUT = datetime.timedelta(seconds=30)
 
 
 class TopicCreator:
-    def __init__(self, places: Places, link: ControllerLink, arrivals: Arrivals) -> None:
+    def __init__(self, routes: Routes, link: ControllerLink, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
-        self._places = places
+        self._routes = routes
         self._link = link
         self._creations: dict[str, asyncio.Task[int]] = {}
 
@@ -46,7 +46,7 @@ class TopicCreator:
             return []
         if version >= ALWAYS_ALLOWED_BELOW and not body.allow_auto_topic_creation:
             return []
-        image = self._places.image
+        image = self._routes.image
         missing = [each.name for each in body.topics if each.name is not None and each.name not in image.topic_ids]
         if missing and broker_configs.number(image.broker_configs, None, ENABLED, default=1):
             return list(dict.fromkeys(missing))
@@ -80,6 +80,6 @@ class TopicCreator:
         error = reply.topics[0].error_code if reply is not None else ErrorCode.unknown_topic_or_partition
         if error in (ErrorCode.none, ErrorCode.topic_already_exists, ErrorCode.request_timed_out):
             # The topic exists. If another Broker created it, its leaders may not be elected yet.
-            await self._arrivals.until(lambda: self._places.has_leaders(name), WAIT_S * 1_000)
+            await self._arrivals.until(lambda: self._routes.has_leaders(name), WAIT_S * 1_000)
             return int(ErrorCode.leader_not_available)
         return int(error)

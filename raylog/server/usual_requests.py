@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 from raylog.kafka.table import FETCH, PRODUCE
-from raylog.listener import raw_forward as one_partition
+from raylog.listener import raw_forward
 from raylog.listener.raw_forward import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE, SESSIONS_FROM, OnePartition
 from raylog.replication.events import (
     FetchPartition,
@@ -106,7 +106,7 @@ class UsualProduce:
             return None
         try:
             if self._is_flexible:
-                size, at = one_partition.compact_size(frame, at)
+                size, at = raw_forward.compact_size(frame, at)
                 end = at + size
                 if size <= 0 or frame[end : end + 3] != b"\x00\x00\x00":
                     return None
@@ -116,7 +116,7 @@ class UsualProduce:
                 end = at + size
                 if size <= 0 or end > len(frame):
                     return None
-        except (IndexError, struct.error, one_partition.NotSimpleError):
+        except (IndexError, struct.error, raw_forward.NotSimpleError):
             return None
         return frame[at:end]
 
@@ -246,13 +246,13 @@ def usual_produce(frame: Buffer, header: RequestHeader, header_end: int, led: Le
     """What a Produce request is compared with from now on; None if it is not usual, or its
     partition is not ``led``.
     """
-    parsed = one_partition.produced(frame, header.version, header_end)
+    parsed = raw_forward.produced(frame, header.version, header_end)
     id = led(parsed.topic, parsed.number) if parsed is not None else None
     return UsualProduce(frame, header, header_end, parsed, id) if parsed is not None and id is not None else None
 
 
 def usual_fetch(frame: Buffer, header: RequestHeader, header_end: int, led: Led) -> UsualFetch | None:
     """The same of a Fetch."""
-    parsed = one_partition.fetched(frame, header.version, header_end)
+    parsed = raw_forward.fetched(frame, header.version, header_end)
     id = led(parsed.topic, parsed.number) if parsed is not None else None
     return UsualFetch(frame, header, header_end, parsed, id) if parsed is not None and id is not None else None

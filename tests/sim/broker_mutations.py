@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from raylog.listener import coordinators, fan_out
 from raylog.listener.fetch_sessions import Fetching, FetchSessions
 from raylog.listener.owners import _Link
-from raylog.listener.routes import Places
+from raylog.listener.routes import Routes
 from raylog.metadata.image_copy import ImageCopy
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -92,9 +92,9 @@ def ask_any_process_for_a_group(patch: pytest.MonkeyPatch) -> None:
 
 def remember_leaders_that_are_gone(patch: pytest.MonkeyPatch) -> None:
     """The first owner that was found for a partition is taken for good."""
-    leader_of = Places.leader_of
+    leader_of = Routes.leader_of
     patch.setattr(
-        Places,
+        Routes,
         "leader_of",
         lambda self, topic, number: self.__dict__.setdefault("_first", {}).setdefault(
             (topic, number), leader_of(self, topic, number)

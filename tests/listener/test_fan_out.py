@@ -17,12 +17,12 @@ from raylog.errors import ClientTimeoutError, DisconnectedError
 from raylog.kafka.context import ANONYMOUS, EXTERNAL, RequestContext
 from raylog.kafka.table import FETCH, PRODUCE
 from raylog.listener.arrivals import Arrivals
-from raylog.listener.fan_out import Scattered
+from raylog.listener.fan_out import FanOut
 from raylog.listener.fetch import Fetches
 from raylog.listener.fetch_sessions import FetchSessions
 from raylog.listener.owners import Owner
-from raylog.listener.response_budget import AnswerRoom
-from raylog.listener.routes import Places
+from raylog.listener.response_budget import ResponseBudget
+from raylog.listener.routes import Routes
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
     ActorRegistered,
@@ -141,7 +141,7 @@ def produced(version: int, *parts: Any) -> Any:
 def begin(*leaders: int, version: int = 11, is_frame: bool = False) -> tuple[HandRequest, HandOwners, MetadataImage]:
     world, owners = image(*leaders), HandOwners()
     request = HandRequest(produce("t", dict.fromkeys(range(len(leaders)), b"x"), version=version), is_frame=is_frame)
-    Scattered(PRODUCE, Places(0, lambda: world), owners, Arrivals()).handle(request)  # type: ignore[arg-type]
+    FanOut(PRODUCE, Routes(0, lambda: world), owners, Arrivals()).handle(request)  # type: ignore[arg-type]
     return request, owners, world
 
 
@@ -226,8 +226,8 @@ def test_leaders_in_a_fetched_partition_are_brokers_too(is_frame: bool) -> None:
     world, owners = image(0), HandOwners()
     sessions = FetchSessions(lambda: 1)
     request = HandRequest(fetch(TOPIC, {0: 0}, version=17), is_frame=is_frame)
-    room = AnswerRoom(lambda: SimpleNamespace(limits=Limits()))  # type: ignore[arg-type, return-value]
-    Fetches(Places(0, lambda: world), owners, sessions, lambda: 0, room, Arrivals()).handle(request)  # type: ignore[arg-type]
+    budget = ResponseBudget(lambda: SimpleNamespace(limits=Limits()))  # type: ignore[arg-type, return-value]
+    Fetches(Routes(0, lambda: world), owners, sessions, lambda: 0, budget, Arrivals()).handle(request)  # type: ignore[arg-type]
     cls = response_class(FETCH, 17)
     module = module_of(cls)
     part = module.PartitionData(

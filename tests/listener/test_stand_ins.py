@@ -11,7 +11,7 @@ from outside import metadata
 
 from raylog.listener import cluster_view
 from raylog.listener.owners import Owner
-from raylog.listener.routes import Elsewhere, Places
+from raylog.listener.routes import Redirect, Routes
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
     ActorDied,
@@ -53,15 +53,15 @@ def image(*away: int, without_listener: tuple[int, ...] = ()) -> MetadataImage:
     return found
 
 
-def places(found: MetadataImage) -> dict[int, Places]:
+def routes(found: MetadataImage) -> dict[int, Routes]:
     """What each broker's own copy says."""
-    return {broker: Places(broker, lambda: found) for broker in BROKERS}
+    return {broker: Routes(broker, lambda: found) for broker in BROKERS}
 
 
 def served_by(found: MetadataImage, partition: int) -> list[int]:
     """The brokers that forward to the process that leads a partition."""
     serving = []
-    for broker, each in places(found).items():
+    for broker, each in routes(found).items():
         place = each.leader(LED, partition)
         if isinstance(place, Owner):
             assert place.node_id == node_id(partition, 2)
@@ -69,7 +69,7 @@ def served_by(found: MetadataImage, partition: int) -> list[int]:
     return serving
 
 
-def test_a_broker_that_is_there_is_its_own_door() -> None:
+def test_a_broker_that_is_there_is_reached_at_its_own_listener() -> None:
     assert [served_by(image(), broker) for broker in BROKERS] == [[0], [1], [2], [3]]
 
 
@@ -77,22 +77,22 @@ def test_a_broker_that_is_there_is_its_own_door() -> None:
 def test_what_a_broker_leads_that_is_away_is_served_by_exactly_one_that_is_there(away: tuple[int, ...]) -> None:
     found = image(*away)
     for broker in away:
-        (door,) = [each for each in served_by(found, broker) if each not in away]
-        assert {each.door_of(broker) for each in places(found).values()} == {door}
+        (stand_in,) = [each for each in served_by(found, broker) if each not in away]
+        assert {each.stand_in_of(broker) for each in routes(found).values()} == {stand_in}
 
 
 def test_brokers_that_are_away_are_spread_over_those_that_are_there() -> None:
-    found = places(image(2, 3))[0]
-    assert {found.door_of(2), found.door_of(3)} == {0, 1}
+    found = routes(image(2, 3))[0]
+    assert {found.stand_in_of(2), found.stand_in_of(3)} == {0, 1}
 
 
-def test_who_is_not_the_door_names_it() -> None:
-    found = places(image(1))
-    (door,) = [broker for broker in (0, 2, 3) if isinstance(found[broker].leader(LED, 1), Owner)]
-    for broker in {0, 2, 3} - {door}:
-        assert found[broker].leader(LED, 1) == Elsewhere(NOT_LEADER, door, 3)
-        assert found[broker].reader(LED, 1) == Elsewhere(NOT_LEADER, door, 3)
-    assert isinstance(found[door].reader(LED, 1), Owner)
+def test_who_is_not_the_stand_in_names_it() -> None:
+    found = routes(image(1))
+    (stand_in,) = [broker for broker in (0, 2, 3) if isinstance(found[broker].leader(LED, 1), Owner)]
+    for broker in {0, 2, 3} - {stand_in}:
+        assert found[broker].leader(LED, 1) == Redirect(NOT_LEADER, stand_in, 3)
+        assert found[broker].reader(LED, 1) == Redirect(NOT_LEADER, stand_in, 3)
+    assert isinstance(found[stand_in].reader(LED, 1), Owner)
 
 
 def test_a_broker_without_a_listener_of_its_own_is_served_by_another_one() -> None:
@@ -100,17 +100,17 @@ def test_a_broker_without_a_listener_of_its_own_is_served_by_another_one() -> No
     assert len([broker for broker in served_by(found, 2) if broker != 2]) == 1
 
 
-def test_metadata_names_the_door_as_the_leader_and_leaves_the_rest_as_it_is() -> None:
-    found = places(image(1))[0]
+def test_metadata_names_the_stand_in_as_the_leader_and_leaves_the_rest_as_it_is() -> None:
+    found = routes(image(1))[0]
     reply = cluster_view.metadata(found, metadata("t"), 12, controller=0, refused={})
     assert [each.node_id for each in reply.brokers] == [0, 2, 3]
     part = reply.topics[0].partitions[1]
-    assert (part.error_code, part.leader_id) == (ErrorCode.none, found.door_of(1))
+    assert (part.error_code, part.leader_id) == (ErrorCode.none, found.stand_in_of(1))
     assert (part.leader_epoch, part.replica_nodes, part.isr_nodes, part.offline_replicas) == (3, (1,), (1,), ())
 
 
 def test_where_no_broker_is_there_nobody_leads_outside() -> None:
-    found = places(image(*BROKERS))[0]
+    found = routes(image(*BROKERS))[0]
     part = cluster_view.metadata(found, metadata("t"), 12, controller=0, refused={}).topics[0].partitions[1]
     assert (part.error_code, part.leader_id) == (ErrorCode.leader_not_available, -1)
 
@@ -118,7 +118,7 @@ def test_where_no_broker_is_there_nobody_leads_outside() -> None:
 def test_a_leader_that_has_died_itself_leads_nowhere() -> None:
     dead = image(1)
     dead.apply(ActorDied(node_id(1, 2), 5))
-    found = places(dead)[0]
+    found = routes(dead)[0]
     part = cluster_view.metadata(found, metadata("t"), 12, controller=0, refused={}).topics[0].partitions[1]
     assert (part.error_code, part.leader_id) == (ErrorCode.leader_not_available, -1)
-    assert all(isinstance(each.leader(LED, 1), Elsewhere) for each in places(dead).values())
+    assert all(isinstance(each.leader(LED, 1), Redirect) for each in routes(dead).values())
