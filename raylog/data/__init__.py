@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from raylog.ranges.dealing import StreamState as StreamState
     from raylog.spark.datasets import from_spark as from_spark
     from raylog.spark.datasets import to_spark as to_spark
-    from raylog.spark.shelf import release as release
+    from raylog.spark.table_store import release as release
 
 _HOMES = {
     "StreamState": "raylog.ranges.dealing",
@@ -47,7 +47,7 @@ _HOMES = {
     "from_spark": "raylog.spark.datasets",
     "load_state": "raylog.data.streaming",
     "read_topic": "raylog.data.reading",
-    "release": "raylog.spark.shelf",
+    "release": "raylog.spark.table_store",
     "stream_topic": "raylog.data.streaming",
     "to_spark": "raylog.spark.datasets",
     "write_topic": "raylog.data.writing",

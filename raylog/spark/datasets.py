@@ -4,7 +4,7 @@ store.
 All types are kept. RayDP and Ray Data have their own conversions, with traps: RayDP pins a copy in
 Spark's executors for each DataFrame and fails for good once an executor was replaced, and it
 converts Datasets through pandas, which changes integers with nulls. Here Spark's tasks hand their
-rows to shelves (``shelf``) and can run again like any task. A RayDP session is not needed, but
+rows to table stores and can run again like any task. A RayDP session is not needed, but
 Spark's tasks must reach the Ray of this process.
 
 The driver sees names and sizes, no rows. A task holds one table of ``TABLE_BYTES`` at a time, or,
@@ -29,12 +29,12 @@ from ray.data.datasource import Datasource, ReadTask
 from raylog.errors import ClusterError, ConfigError
 from raylog.spark.frames import tasks_frame
 from raylog.spark.installed import require_frame, require_session
-from raylog.spark.shelf import (
+from raylog.spark.table_store import (
     STORED,
     TABLE_BYTES,
-    Fetch,
-    Shelves,
-    Store,
+    FetchTables,
+    StoreTables,
+    TableStores,
     keep_for,
     node_of,
     release_of_ended_sessions,
@@ -81,23 +81,23 @@ def from_spark(df: Any) -> Any:
     _check_ray()
     release_of_ended_sessions()
     schema = _arrows_schema(df)
-    shelves = Shelves(_nodes(df.sparkSession))
+    stores = TableStores(_nodes(df.sparkSession))
     try:
-        rows = df.mapInArrow(Store(shelves.place), STORED).collect()
-        if lost := len(rows) - shelves.kept(row.token for row in rows):
+        rows = df.mapInArrow(StoreTables(stores.location), STORED).collect()
+        if lost := len(rows) - stores.kept(row.token for row in rows):
             raise ClusterError(
                 f"{lost} of {len(rows)} parts of the DataFrame were lost with a Ray node, or with the process that held them: try again"
             )
         parts = [Part(row.token, row.records, row.bytes, node_of(row.token)) for row in rows]
-        source = ShelfSource(shelves, parts, schema)
+        source = TableStoreSource(stores, parts, schema)
         # No CPUs, as Spark's executors may have reserved all there are: something else has to limit
         # how many tasks run.
         count = len(source.tasks)
         ds = ray.data.read_datasource(source, num_cpus=0, concurrency=min(count, _cpus()), override_num_blocks=count)
     except BaseException:
-        shelves.end()
+        stores.end()
         raise
-    keep_for(ds, shelves)
+    keep_for(ds, stores)
     return ds
 
 
@@ -125,10 +125,10 @@ def to_spark(ds: Any, spark: Any) -> Any:
         Part(f"{own}/{number}", block.records, block.bytes, place)
         for number, (block, place) in enumerate(zip(blocks, places, strict=True))
     ]
-    shelves = Shelves([own])
+    stores = TableStores([own])
     try:
         held = {part.token: block.ref for part, block in zip(parts, blocks, strict=True)}
-        ray.get(shelves.handles[own].hold.remote(held))
+        ray.get(stores.handles[own].hold.remote(held))
         share = sum(part.bytes for part in parts) // (_TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         runs = _runs(parts, min(FRAME_TASK_BYTES_MAX, max(FRAME_TASK_BYTES_MIN, share)))
         tasks = tasks_frame(
@@ -136,11 +136,11 @@ def to_spark(ds: Any, spark: Any) -> Any:
             [" ".join(part.token for part in run) for run in runs],
             [[run[0].place] if run[0].place else [] for run in runs],
         )
-        frame = tasks.mapInArrow(Fetch(shelves.place, to_arrow_schema(structure)), structure)
+        frame = tasks.mapInArrow(FetchTables(stores.location, to_arrow_schema(structure)), structure)
     except BaseException:
-        shelves.end()
+        stores.end()
         raise
-    keep_for(frame, shelves, spark)
+    keep_for(frame, stores, spark)
     return frame
 
 
@@ -347,12 +347,12 @@ def _sparks(kind: Any, name: str) -> Any:
 # ------------------------------------------------------------------ what Ray Data reads
 
 
-class ShelfSource(Datasource):
-    """Reads tables from shelves, as read tasks of Ray Data."""
+class TableStoreSource(Datasource):
+    """Reads tables from table stores, as read tasks of Ray Data."""
 
-    def __init__(self, shelves: Shelves, parts: Sequence[Part], schema: Any) -> None:
+    def __init__(self, stores: TableStores, parts: Sequence[Part], schema: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._handles = shelves.handles
+        self._handles = stores.handles
         self._bytes = sum(part.bytes for part in parts)
         self._schema = schema
         self.tasks = _runs(parts, TABLE_BYTES) or [[]]
@@ -370,22 +370,22 @@ class ShelfSource(Datasource):
 
     def _task(self, run: Sequence[Part], row_limit: int | None) -> ReadTask:
         schema = self._schema
-        shelves = [(self._handles[part.place], part.token) for part in run]
+        stores = [(self._handles[part.place], part.token) for part in run]
         metadata = BlockMetadata(
             num_rows=sum(part.records for part in run),
             size_bytes=sum(part.bytes for part in run),
             exec_stats=None,
             input_files=None,
         )
-        return ReadTask(lambda: _taken(shelves, schema), metadata, schema=schema, per_task_row_limit=row_limit)
+        return ReadTask(lambda: _taken(stores, schema), metadata, schema=schema, per_task_row_limit=row_limit)
 
 
-def _taken(shelves: Sequence[tuple[Any, str]], schema: Any) -> Iterator[Any]:
-    if not shelves:
+def _taken(stores: Sequence[tuple[Any, str]], schema: Any) -> Iterator[Any]:
+    if not stores:
         yield schema.empty_table()
-    for shelf, token in shelves:
+    for store, token in stores:
         try:
-            [ref] = ray.get(shelf.ref.remote(token))
+            [ref] = ray.get(store.ref.remote(token))
             table = ray.get(ref)
         except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
             raise ClusterError(_GONE) from error

@@ -33,7 +33,7 @@ from raylog.ranges.given_values import COUNT_MAX, count, seconds
 from raylog.spark.installed import EXTRA, require_pyspark
 from raylog.spark.java import OPTIONS, use_java
 from raylog.spark.placing import Room, broker_hosts, bundles, memory_bytes
-from raylog.spark.shelf import release_of_ended_sessions
+from raylog.spark.table_store import release_of_ended_sessions
 
 logger = logging.getLogger("raylog.spark")
 

@@ -18,9 +18,9 @@ from ray_clusters import eventually
 
 import raylog
 from raylog.errors import ClusterError, ConfigError
-from raylog.spark import datasets, shelf
+from raylog.spark import datasets, table_store
 from raylog.spark.datasets import Part
-from raylog.spark.shelf import ShelfPlace, Shelves, Store
+from raylog.spark.table_store import StoreTables, TableStoreLocation, TableStores
 
 pytestmark = [
     pytest.mark.spark,
@@ -44,22 +44,24 @@ def test_a_task_that_does_not_reach_the_ray_says_so_and_what_to_do_and_neither_t
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     token = "a-token-that-is-long-enough-to-be-one"
-    nowhere = ShelfPlace("127.0.0.1:9", "n", "s", ("node",), (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", token)))
+    nowhere = TableStoreLocation(
+        "127.0.0.1:9", "n", "s", ("node",), (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", token))
+    )
     why = r"does not reach the Ray at 127.0.0.1:9, .*raylog.spark.init\(\), or use files"
     with pytest.raises(ConnectionError, match=why) as raised, nowhere.connected():
         pass
-    assert token not in repr((nowhere, Store(nowhere), raised.value))
+    assert token not in repr((nowhere, StoreTables(nowhere), raised.value))
     assert (os.environ["RAY_AUTH_MODE"], os.environ.get("RAY_AUTH_TOKEN")) == ("disabled", None)
 
 
-def test_tables_for_a_shelf_are_no_larger_than_it_takes_and_small_batches_share_one(
+def test_tables_for_a_table_store_are_no_larger_than_it_takes_and_small_batches_share_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shelf, "TABLE_BYTES", 800)
+    monkeypatch.setattr(table_store, "TABLE_BYTES", 800)
     sizes = [0, 10, 20, 1000, 0, 3]
     numbers = iter(range(sum(sizes)))
     batches = [pa.record_batch({"n": pa.array([next(numbers) for _ in range(size)], pa.int64())}) for size in sizes]
-    tables = list(shelf._tables(batches))
+    tables = list(table_store._tables(batches))
     assert [table.num_rows for table in tables] == [30, *[100] * 10, 3]
     assert pa.concat_tables(tables)["n"].to_pylist() == list(range(sum(sizes)))
 
@@ -93,7 +95,7 @@ def test_a_block_gets_the_columns_and_types_that_spark_was_told() -> None:
         "decimal128(20, 2)", "date32[day]",
     ]  # fmt: skip
     wanted = wanted.append(pa.field("another", pa.int64()))
-    [batch] = shelf.conformed(given, wanted)
+    [batch] = table_store.conformed(given, wanted)
     assert batch.schema == wanted
     assert batch.to_pylist() == [
         {
@@ -103,29 +105,29 @@ def test_a_block_gets_the_columns_and_types_that_spark_was_told() -> None:
         dict.fromkeys(wanted.names) | {"at": {"at": None}},
     ]  # fmt: skip
     large = pa.table({"n": pa.array([b"x" * 1000] * 50_000)})
-    assert max(batch.nbytes for batch in shelf.conformed(large, large.schema)) <= shelf.BATCH_BYTES
+    assert max(batch.nbytes for batch in table_store.conformed(large, large.schema)) <= table_store.BATCH_BYTES
     with pytest.raises(ValueError, match="column 'n' does not go into int8"):
-        list(shelf.conformed(pa.table({"n": [300]}), pa.schema([("n", pa.int8())])))
+        list(table_store.conformed(pa.table({"n": [300]}), pa.schema([("n", pa.int8())])))
 
 
-def test_shelves_of_a_session_that_has_ended_are_ended() -> None:
+def test_table_stores_of_a_session_that_has_ended_are_ended() -> None:
     ended: list[str] = []
 
     def kept(name: str, context: Any) -> Any:
         session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=context))
         made = SimpleNamespace()
-        shelf.keep_for(made, SimpleNamespace(end=lambda: ended.append(name)), session)  # type: ignore[arg-type]
+        table_store.keep_for(made, SimpleNamespace(end=lambda: ended.append(name)), session)  # type: ignore[arg-type]
         return made
 
     kept("of the ended one", None)
     other = kept("of a live one", object())
-    shelf.release_of_ended_sessions()
+    table_store.release_of_ended_sessions()
     assert ended == ["of the ended one"]
     raylog.data.release(other)
 
 
-def shelves(ray: Any) -> set[str]:
-    return {each for each in ray.util.list_named_actors() if each.startswith("raylog-shelf")}
+def stores(ray: Any) -> set[str]:
+    return {each for each in ray.util.list_named_actors() if each.startswith("raylog-table-store")}
 
 
 @pytest.fixture
@@ -171,7 +173,7 @@ def test_every_type_is_the_same_there_and_back(spark: Any, ray: Any, rows: pa.Ta
 
 
 def fails(compute: Any, why: str) -> bool:
-    """Whether it fails and says that; shelves go on for a moment after they were ended."""
+    """Whether it fails and says that; stores go on for a moment after they were ended."""
     try:
         compute()
     except Exception as error:
@@ -201,7 +203,7 @@ def test_blocks_that_differ_go_together_where_they_can(spark: Any, ray: Any) -> 
 def test_rows_lie_in_ray_until_they_are_released_and_no_attempt_counts_twice(
     spark: Any, ray: Any, tmp_path: Path
 ) -> None:
-    before = shelves(ray)
+    before = stores(ray)
     once = str(tmp_path / "failed")
 
     def fails_at_its_end(batches: Any) -> Any:
@@ -216,20 +218,20 @@ def test_rows_lie_in_ray_until_they_are_released_and_no_attempt_counts_twice(
     ds = raylog.data.from_spark(df)
     assert Path(once).exists()
     assert ds.count() == 3000 and sorted(row["id"] for row in ds.take_all()) == list(range(3000))
-    assert len(shelves(ray) - before) == 1
+    assert len(stores(ray) - before) == 1
     raylog.data.release(ds)
-    eventually(lambda: shelves(ray) <= before, "the shelf ends")
+    eventually(lambda: stores(ray) <= before, "the store ends")
 
 
 def test_nothing_of_ray_is_left_in_sparks_processes_when_their_tasks_are_done(spark: Any, ray: Any) -> None:
     context = ray.get_runtime_context()
-    place = ShelfPlace(context.gcs_address, context.namespace, "none", (), shelf._authentication())
+    location = TableStoreLocation(context.gcs_address, context.namespace, "none", (), table_store._authentication())
 
     def join_often(batches: Any) -> Any:
         threads = []
         for _ in batches:
             for _ in range(7):
-                with place.connected() as joined:
+                with location.connected() as joined:
                     assert joined.is_initialized()
                 assert not joined.is_initialized()
                 threads.append(len(os.listdir("/proc/self/task")))
@@ -249,21 +251,21 @@ def live_drivers(ray: Any) -> int:
     return sum(not job["IsDead"] for job in ray._private.state.jobs())
 
 
-def test_rows_that_a_shelf_took_along_are_missed_and_nothing_stays(
+def test_rows_that_a_table_store_took_along_are_missed_and_nothing_stays(
     spark: Any, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Dying(Shelves):
+    class Dying(TableStores):
         def kept(self, tokens: Any) -> int:
             self.end()
             [handle] = self.handles.values()
-            eventually(lambda: fails(lambda: ray.get(handle.ref.remote("none")), "killed"), "the shelf is gone")
+            eventually(lambda: fails(lambda: ray.get(handle.ref.remote("none")), "killed"), "the store is gone")
             return super().kept(tokens)
 
-    monkeypatch.setattr(datasets, "Shelves", Dying)
-    before = shelves(ray)
+    monkeypatch.setattr(datasets, "TableStores", Dying)
+    before = stores(ray)
     with pytest.raises(ClusterError, match="2 of 2 parts of the DataFrame were lost"):
         raylog.data.from_spark(spark.range(0, 10, numPartitions=2))
-    eventually(lambda: shelves(ray) <= before, "the shelf ends")
+    eventually(lambda: stores(ray) <= before, "the store ends")
 
 
 def test_frames_and_datasets_without_rows_keep_their_columns(spark: Any, ray: Any, rows: pa.Table) -> None:
@@ -276,7 +278,7 @@ def test_frames_and_datasets_without_rows_keep_their_columns(spark: Any, ray: An
 
 
 def test_what_can_not_go_over_is_refused_by_its_name(spark: Any, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = shelves(ray)
+    before = stores(ray)
     ds = ray.data.from_arrow(pa.table({"id": [1]}))
     times = pa.table({"id": [1], "when": pa.array([5], pa.time64("us"))})
     nested = pa.table({"sizes": pa.array([[2**64 - 1]], pa.list_(pa.uint64()))})
@@ -305,11 +307,11 @@ def test_what_can_not_go_over_is_refused_by_its_name(spark: Any, ray: Any, monke
     monkeypatch.setattr(ray.util.client.ray, "is_connected", lambda: True)
     with pytest.raises(ClusterError, match="does not work through Ray client"):
         raylog.data.to_spark(ds, spark)
-    assert shelves(ray) <= before
+    assert stores(ray) <= before
 
 
 def test_what_fails_while_it_is_computed_is_told_and_nothing_stays(spark: Any, ray: Any) -> None:
-    before = shelves(ray)
+    before = stores(ray)
 
     def fails(row: Any) -> Any:
         raise ArithmeticError("a row of the Dataset fails")
@@ -318,13 +320,13 @@ def test_what_fails_while_it_is_computed_is_told_and_nothing_stays(spark: Any, r
         raylog.data.to_spark(ray.data.range(2, override_num_blocks=1).map(fails), spark)
     with pytest.raises(Exception, match="a row of the DataFrame fails") as raised:
         raylog.data.from_spark(spark.sql("SELECT raise_error('a row of the DataFrame fails') AS id"))
-    eventually(lambda: shelves(ray) <= before, "the shelf ends, although somebody keeps the error and its frames")
+    eventually(lambda: stores(ray) <= before, "the store ends, although somebody keeps the error and its frames")
     del raised
 
 
 def test_what_an_attempt_has_left_that_did_not_count_is_forgotten(ray: Any) -> None:
     node = ray.get_runtime_context().get_node_id()
-    found = Shelves([node])
+    found = TableStores([node])
     [handle] = found.handles.values()
     for name in ("counts", "other"):
         ray.get(handle.keep.remote(f"{node}/{name}", pa.table({"id": [1]})))
@@ -334,13 +336,13 @@ def test_what_an_attempt_has_left_that_did_not_count_is_forgotten(ray: Any) -> N
     found.end()
 
 
-def test_a_shelf_of_a_ray_that_was_left_is_let_be(ray: Any) -> None:
-    before = shelves(ray)
-    found = Shelves([ray.get_runtime_context().get_node_id()])
+def test_a_table_store_of_a_ray_that_was_left_is_let_be(ray: Any) -> None:
+    before = stores(ray)
+    found = TableStores([ray.get_runtime_context().get_node_id()])
     of_this, found._job = found._job, ("127.0.0.1:9", found._job[1])
     found.end()
     [handle] = found.handles.values()
     assert ray.get([handle.only.remote([]) for _ in range(2)]) == [0, 0]
     found._job = of_this
     found.end()
-    eventually(lambda: shelves(ray) <= before, "the shelf ends")
+    eventually(lambda: stores(ray) <= before, "the store ends")

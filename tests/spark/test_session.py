@@ -19,7 +19,7 @@ SESSION = """
 from pathlib import Path
 import ray
 from raylog.errors import ClusterError
-from raylog.spark.shelf import _authentication
+from raylog.spark.table_store import _authentication
 
 def refused(**options):
     try:
@@ -37,8 +37,8 @@ def exchange(spark):
     note(types=[str(each) for each in back.schema().types], exchanged=[back.count(), again.count()])
     return back
 
-def shelves():
-    return [each for each in ray.util.list_named_actors() if each.startswith("raylog-shelf")]
+def stores():
+    return [each for each in ray.util.list_named_actors() if each.startswith("raylog-table-store")]
 
 def whose_logs_tell(token):
     folder = Path(ray._private.worker._global_node.get_logs_dir_path())
@@ -71,10 +71,10 @@ def main():
     spark = raylog.spark.init("second", cluster=cluster, configs={"spark.sql.shuffle.partitions": "3"}, **small)
     note(leaked=spark.conf.get("spark.of.the.first", "nothing"), again=raylog.spark.read(spark, "t", cluster=cluster).count())
     back = exchange(spark)
-    before = shelves()
+    before = stores()
     raylog.spark.stop()
-    eventually(lambda: len(shelves()) == 2)
-    note(shelves=[len(before), len(shelves())])
+    eventually(lambda: len(stores()) == 2)
+    note(stores=[len(before), len(stores())])
     note(whole={row["value"] for row in back.take_all()} == {b"v%d" % n for n in range(3000)})
     token = dict(_authentication())["RAY_AUTH_TOKEN"]
     note(tellers=whose_logs_tell(token))
@@ -113,7 +113,7 @@ def test_a_session_runs_beside_the_brokers_with_the_java_of_the_extra(short_fold
     assert (facts["leaked"], facts["again"]) == ("nothing", 3000)
     assert facts["types"] == ["binary", "binary", "timestamp[us, tz=UTC]"]
     assert facts["exchanged"] == [3000, 1111] and facts["whole"]
-    assert facts["shelves"] == [3, 2] and facts["tellers"] == []
+    assert facts["stores"] == [3, 2] and facts["tellers"] == []
     assert "somebody thinks so" not in run.stdout + run.stderr
 
 

@@ -1,15 +1,15 @@
 """Where Arrow tables are kept between Ray and Spark: actors that tasks of both sides find by name.
 
 A Spark task is a Ray driver while it runs, and objects that a driver owns end with it. So it hands
-its tables to a ``Shelf``, which then owns them. In the other direction a shelf holds references to
-a Dataset's blocks for tasks of Spark. Tasks use the shelf on their own node if there is one. They
-disconnect from Ray when they are done, because Spark reuses their processes for later tasks, which
-may use another Ray or none.
+its tables to a ``TableStore``, which then owns them. In the other direction a store holds
+references to a Dataset's blocks for tasks of Spark. Tasks use the store on their own node if there
+is one. They disconnect from Ray when they are done, because Spark reuses their processes for later
+tasks, which may use another Ray or none.
 
-``Shelves`` belong to the driver. ``end`` ends them and frees what is on them; they do not outlive
+``TableStores`` belong to the driver. ``end`` ends them and frees what is on them; they do not outlive
 the driver's program. They are registered with the DataFrame or Dataset made of them (``keep_for``)
 until ``release``, or until the session of that DataFrame has ended. (Ray Data and Spark keep
-references to a shelf for an unknown time, so lack of use does not end one.)
+references to a store for an unknown time, so lack of use does not end one.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raylog.errors import ConfigError
 from raylog.placement.ray_connection import Deadline, RayTarget, await_ray, one_attempt
 
 TABLE_BYTES = 32 << 20
-"""The object store briefly holds two copies of a table that a shelf takes: both fit into the
+"""The object store briefly holds two copies of a table that a store takes: both fit into the
 smallest store that raylog starts.
 """
 
@@ -43,7 +43,7 @@ _RELEASED = (
 STORED = "token string, records bigint, bytes bigint"
 
 
-class Shelf:
+class TableStore:
     """An actor. A table is kept under a token; references stay on it until ``only`` or its end."""
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class Shelf:
 
 
 @dataclass(frozen=True, slots=True)
-class ShelfPlace:
-    """How Spark tasks find shelves: by ``name`` and node in a Ray namespace. ``authentication``:
+class TableStoreLocation:
+    """How Spark tasks find stores: by ``name`` and node in a Ray namespace. ``authentication``:
     the driver's, for Ray.
     """
 
@@ -82,7 +82,7 @@ class ShelfPlace:
     authentication: tuple[tuple[str, str], ...] = field(repr=False)
 
     def nearest(self, ray: Any) -> tuple[str, Any]:
-        """Return the node and the shelf beside this process, or any other."""
+        """Return the node and the store beside this process, or any other."""
         here = ray.get_runtime_context().get_node_id()
         node = here if here in self.nodes else self.nodes[0]
         return node, self.at(node, ray)
@@ -95,9 +95,9 @@ class ShelfPlace:
 
     def block(self, token: str, ray: Any) -> Any:
         """Return the table under a token."""
-        shelf = self.at(node_of(token), ray)
+        store = self.at(node_of(token), ray)
         try:
-            [ref] = ray.get(shelf.ref.remote(token))
+            [ref] = ray.get(store.ref.remote(token))
         except ray.exceptions.RayActorError as error:
             raise LookupError(_RELEASED) from error
         return ray.get(ref)
@@ -152,8 +152,8 @@ def _read_environment(ray: Any) -> None:
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
-class Shelves:
-    """The driver's handles of shelves on these nodes."""
+class TableStores:
+    """The driver's handles of stores on these nodes."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
         import ray
@@ -161,9 +161,9 @@ class Shelves:
 
         context = ray.get_runtime_context()
         self._job = (context.gcs_address, context.get_job_id())
-        name = f"raylog-shelf-{uuid.uuid4().hex[:12]}"
+        name = f"raylog-table-store-{uuid.uuid4().hex[:12]}"
         self.handles: dict[str, Any] = {
-            node: ray.remote(Shelf)
+            node: ray.remote(TableStore)
             .options(
                 name=f"{name}-{node}",
                 num_cpus=0,
@@ -173,10 +173,12 @@ class Shelves:
             .remote()
             for node in nodes
         }
-        self.place = ShelfPlace(context.gcs_address, context.namespace, name, tuple(self.handles), _authentication())
+        self.location = TableStoreLocation(
+            context.gcs_address, context.namespace, name, tuple(self.handles), _authentication()
+        )
 
     def kept(self, tokens: Iterable[str]) -> int:
-        """Drop all tables but these; return how many are left, fewer if a shelf has ended."""
+        """Drop all tables but these; return how many are left, fewer if a store has ended."""
         import ray
 
         by_node: dict[str, list[str]] = {node: [] for node in self.handles}
@@ -191,7 +193,7 @@ class Shelves:
         return count
 
     def end(self) -> None:
-        """End the shelves and free their tables. Does nothing if this program has left their Ray,
+        """End the stores and free their tables. Does nothing if this program has left their Ray,
         which ended them.
         """
         import ray
@@ -204,12 +206,12 @@ class Shelves:
                 ray.kill(handle)
 
 
-_kept: dict[int, tuple[Any, Shelves, Any]] = {}  # by the identity of a DataFrame or Dataset, which is kept, too
+_kept: dict[int, tuple[Any, TableStores, Any]] = {}  # by the identity of a DataFrame or Dataset, which is kept, too
 
 
-def keep_for(made: Any, shelves: Shelves, session: Any = None) -> None:
-    """Keep the shelves behind an object; with a session, until that has ended."""
-    _kept[id(made)] = (made, shelves, session)
+def keep_for(made: Any, stores: TableStores, session: Any = None) -> None:
+    """Keep the stores behind an object; with a session, until that has ended."""
+    _kept[id(made)] = (made, stores, session)
 
 
 def release(made: Any) -> None:
@@ -231,7 +233,7 @@ def release_of_ended_sessions() -> None:
 
 
 def node_of(token: str) -> str:
-    """Return the node whose shelf holds a token."""
+    """Return the node whose store holds a token."""
     return token.partition("/")[0]
 
 
@@ -247,23 +249,23 @@ def _authentication() -> tuple[tuple[str, str], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """Called by ``mapInArrow``: puts rows onto the nearest shelf and yields their tokens with the
+class StoreTables:
+    """Called by ``mapInArrow``: puts rows into the nearest store and yields their tokens with the
     node.
     """
 
-    place: ShelfPlace
+    location: TableStoreLocation
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         told: list[tuple[str, int, int]] = []
         tables = _tables(batches)
         if (first := next(tables, None)) is not None:
-            with self.place.connected() as ray:
-                node, shelf = self.place.nearest(ray)
+            with self.location.connected() as ray:
+                node, store = self.location.nearest(ray)
                 table: Any = first
                 while table is not None:
                     token = f"{node}/{uuid.uuid4().hex}"
-                    ray.get(shelf.keep.remote(token, table))
+                    ray.get(store.keep.remote(token, table))
                     told.append((token, table.num_rows, table.nbytes))
                     table = next(tables, None)
         columns = [list(column) for column in zip(*told, strict=True)] or [[], [], []]
@@ -295,20 +297,20 @@ def _pieces(batch: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class FetchTables:
     """Called by ``mapInArrow`` in the other direction: takes tokens, several per row, and yields
     rows of this schema.
     """
 
-    place: ShelfPlace
+    location: TableStoreLocation
     schema: Any
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        with self.place.connected() as ray:
+        with self.location.connected() as ray:
             for batch in batches:
                 for tokens in batch.column(0).to_pylist():
                     for token in tokens.split():
-                        yield from conformed(self.place.block(token, ray), self.schema)
+                        yield from conformed(self.location.block(token, ray), self.schema)
 
 
 def _batch_rows(table: Any) -> int:
