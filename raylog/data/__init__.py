@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from raylog.data.writing import TopicSink as TopicSink
     from raylog.data.writing import TopicWriteSummary as TopicWriteSummary
     from raylog.data.writing import write_topic as write_topic
-    from raylog.ranges.dealing import StreamState as StreamState
+    from raylog.ranges.sharding import StreamState as StreamState
     from raylog.spark.datasets import from_spark as from_spark
     from raylog.spark.datasets import to_spark as to_spark
     from raylog.spark.table_store import release as release
 
 _HOMES = {
-    "StreamState": "raylog.ranges.dealing",
+    "StreamState": "raylog.ranges.sharding",
     "TopicBatch": "raylog.data.streaming",
     "TopicBatches": "raylog.data.streaming",
     "TopicSink": "raylog.data.writing",

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from raylog.client.background import background
 from raylog.client.links.address import ClusterAddress
 from raylog.errors import error_for
-from raylog.ranges.dealing import StreamState, next_round, round_of
+from raylog.ranges.sharding import StreamState, next_round, round_of
 from raylog.ranges.topics import Topics
 from raylog.ranges.watch import TopicWatch
 

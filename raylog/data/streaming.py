@@ -13,7 +13,7 @@
                 ray.train.report({...}, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
 A batch's ``state`` is where all workers are when each has done that step
-(``raylog.ranges.dealing``), so a checkpoint resumes at the exact record, with as many workers as
+(``raylog.ranges.sharding``), so a checkpoint resumes at the exact record, with as many workers as
 there are then. Each worker that saves writes a file of its own: those of all workers together are
 exact even where they were not at the same step, one worker's alone where they were.
 
@@ -39,18 +39,18 @@ from raylog.errors import ConfigError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import Cut
-from raylog.ranges.dealing import Lane, StreamState, lane_of, left_for, step_of, stepped, union
 from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, flag, seconds
-from raylog.ranges.lane_reading import LaneReader
 from raylog.ranges.places import Moment, Offsets, Strategy
 from raylog.ranges.reading import ReadOptions
+from raylog.ranges.shard_reading import ShardReader
+from raylog.ranges.sharding import Shard, StreamState, left_for, shard_of, step_of, stepped, union
 from raylog.ranges.topics import Topics, checked
 from raylog.ranges.watch import topic_ids
 
 logger = logging.getLogger("raylog.data")
 
-LANE_BYTES = 16 << 20
-LANE_OFFSETS = 65_536  # where the size of records is not known
+SHARD_BYTES = 16 << 20
+SHARD_OFFSETS = 65_536  # where the size of records is not known
 SHORT_AFTER_S = 1.0
 FILE_NAME = "raylog-stream"
 
@@ -64,7 +64,7 @@ def _first_state(address: ClusterAddress, topics: Topics, cut: Cut, batch_size: 
         {each.key: each.start for each in cut.ranges},
         None if endless else {each.key: each.end for each in cut.ranges},
         batch_size,
-        _lane_offsets(cut),
+        _shard_offsets(cut),
     )
 
 
@@ -130,11 +130,11 @@ def stream_topic(
     )
 
 
-def _lane_offsets(cut: Cut) -> int:
-    """So many offsets have about ``LANE_BYTES``."""
+def _shard_offsets(cut: Cut) -> int:
+    """So many offsets have about ``SHARD_BYTES``."""
     known = [each for each in cut.ranges if cut.bytes_per_offset.get(each.key) and len(each)]
     size = sum(len(each) * cut.bytes_per_offset[each.key] for each in known)
-    return max(1, round(LANE_BYTES * sum(map(len, known)) / size)) if size else LANE_OFFSETS
+    return max(1, round(SHARD_BYTES * sum(map(len, known)) / size)) if size else SHARD_OFFSETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class TopicBatches(Iterator["TopicBatch"]):
         self._address = address
         self._rounds = rounds
         self._options = options
-        self._reader: LaneReader | None = None
+        self._reader: ShardReader | None = None
 
     def __next__(self) -> TopicBatch:
         """After an error the same batch can be asked for again."""
@@ -255,8 +255,8 @@ class TopicBatches(Iterator["TopicBatch"]):
         ranges = step_of(self.state, self.rank)
         try:
             if self._reader is None:
-                lane = lane_of(self.state, self.rank)
-                self._reader = LaneReader(self._address, lane, self._options, self._lose)
+                shard = shard_of(self.state, self.rank)
+                self._reader = ShardReader(self._address, shard, self._options, self._lose)
             table = self._reader.table(ranges)
         except BaseException:
             self._close_reader()
@@ -294,7 +294,7 @@ class TopicBatch:
     """
 
     table: Any
-    ranges: Lane
+    ranges: Shard
     state: StreamState
     rank: int
     losses: tuple[str, ...] = ()

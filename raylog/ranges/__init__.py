@@ -8,6 +8,6 @@ into ranges of offsets by looking at the logs once, and ``splitting`` turns rang
 the other direction.
 
 Streams consist of the same ranges. ``watch`` looks at the logs repeatedly, ``entries`` decides what
-comes next, and ``ledger`` records it for Spark. ``dealing`` shares a stream among training workers,
-each of which reads its part with ``lane_reading``.
+comes next, and ``ledger`` records it for Spark. ``sharding`` shares a stream among training workers,
+each of which reads its part with ``shard_reading``.
 """

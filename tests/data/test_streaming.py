@@ -124,14 +124,14 @@ def test_a_batch_that_failed_can_be_asked_for_again(kafka: Kafka, topic: str, mo
     written = fill(kafka, topic, 60)
     batches = stream(kafka, topic).batches()
     read = values(next(batches))
-    real = streaming.LaneReader.table
+    real = streaming.ShardReader.table
 
     def broken(self: Any, wanted: Any) -> Any:
         real(self, wanted)
         monkeypatch.undo()
         raise OSError("the network is gone")
 
-    monkeypatch.setattr(streaming.LaneReader, "table", broken)
+    monkeypatch.setattr(streaming.ShardReader, "table", broken)
     with pytest.raises(OSError, match="network"):
         next(batches)
     assert sorted(read + [value for batch in batches for value in values(batch)]) == sorted(written)

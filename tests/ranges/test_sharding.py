@@ -1,4 +1,4 @@
-"""Streams dealt to workers: each offset to one of them once, however often they stop and however many go on."""
+"""Streams divided among workers: each offset to one of them once, however often they stop and however many go on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from raylog.errors import ConfigError
 from raylog.ranges.cut import LogEnds
-from raylog.ranges.dealing import StreamState, deal, left_for, next_round, round_of, step_of, stepped, union
+from raylog.ranges.sharding import StreamState, left_for, next_round, round_of, shards_of, step_of, stepped, union
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 
@@ -20,11 +20,11 @@ Seen = Counter[tuple[TopicPartition, int]]
 Logs = dict[TopicPartition, LogEnds]
 
 
-def beginning(sizes: list[int], *, batch_size: int = 4, lane_offsets: int = 8, endless: bool = False) -> StreamState:
+def beginning(sizes: list[int], *, batch_size: int = 4, shard_offsets: int = 8, endless: bool = False) -> StreamState:
     """A stream from offset 10 of each of so many partitions with so many offsets."""
     starts = {TopicPartition("t", number): 10 for number in range(len(sizes))}
     ends = {TopicPartition("t", number): 10 + size for number, size in enumerate(sizes)}
-    return StreamState("c", {"t": "1"}, starts, None if endless else ends, batch_size, lane_offsets)
+    return StreamState("c", {"t": "1"}, starts, None if endless else ends, batch_size, shard_offsets)
 
 
 def read(seen: Seen, state: StreamState, rank: int) -> int:
@@ -63,10 +63,10 @@ RUNS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9), st.integers(1, 7
 @settings(max_examples=60)
 @given(SIZES, RUNS, st.integers(1, 30))
 def test_each_offset_is_read_once_however_often_the_workers_stop_and_change_in_number(
-    sizes: list[int], runs: list[tuple[int, int, int]], lane_offsets: int
+    sizes: list[int], runs: list[tuple[int, int, int]], shard_offsets: int
 ) -> None:
     seen: Seen = Counter()
-    state = beginning(sizes, lane_offsets=lane_offsets)
+    state = beginning(sizes, shard_offsets=shard_offsets)
     for world_size, steps, batch_size in runs:
         state = run(left_for(state, world_size, batch_size), world_size, steps, seen)
         assert state.offsets_left == sum(sizes) - seen.total()
@@ -77,10 +77,10 @@ def test_each_offset_is_read_once_however_often_the_workers_stop_and_change_in_n
 @settings(max_examples=60)
 @given(SIZES, st.lists(st.integers(0, 12), min_size=1, max_size=4), st.integers(1, 20), st.integers(1, 4))
 def test_workers_that_were_not_in_step_lose_and_repeat_nothing(
-    sizes: list[int], steps: list[int], lane_offsets: int, resumed: int
+    sizes: list[int], steps: list[int], shard_offsets: int, resumed: int
 ) -> None:
     seen: Seen = Counter()
-    first = beginning(sizes, lane_offsets=lane_offsets)
+    first = beginning(sizes, shard_offsets=shard_offsets)
     said = []
     for rank, count in enumerate(steps):
         state = left_for(first, len(steps), 4)
@@ -115,15 +115,15 @@ def test_as_many_workers_as_before_go_on_with_their_own_batches() -> None:
 
 
 def test_one_partition_feeds_all_workers_with_long_runs() -> None:
-    state = next_round(left_for(beginning([600], lane_offsets=100), 3, 4), 3)
+    state = next_round(left_for(beginning([600], shard_offsets=100), 3, 4), 3)
     assert state is not None
-    assert [[str(each) for each in lane] for lane in state.lanes] == [
+    assert [[str(each) for each in shard] for shard in state.shards] == [
         ["t-0 [10, 110)"], ["t-0 [110, 210)"], ["t-0 [210, 310)"]
     ]  # fmt: skip
 
 
-def test_lanes_of_few_offsets_may_be_empty() -> None:
-    assert [sum(map(len, lane)) for lane in deal([OffsetRange("t", 0, 5, 7)], 3)] == [0, 1, 1]
+def test_shards_of_few_offsets_may_be_empty() -> None:
+    assert [sum(map(len, shard)) for shard in shards_of([OffsetRange("t", 0, 5, 7)], 3)] == [0, 1, 1]
 
 
 # ---------------------------------------------------------------------- endless streams
@@ -206,3 +206,12 @@ def test_states_of_other_streams_and_newer_versions_are_refused() -> None:
         StreamState.from_json(newer)
     with pytest.raises(ConfigError, match="not the states of the 2 workers"):
         union([state, left_for(beginning([41]), 2, 4)])
+
+
+def test_checkpoints_of_earlier_releases_are_read() -> None:
+    state = stepped(next_round(beginning([9], batch_size=2, shard_offsets=4), 2))  # type: ignore[arg-type]
+    text = (
+        '{"version":1,"cluster_id":"c","topic_ids":{"t":"1"},"positions":{"t":{"0":18}},"ends":{"t":{"0":19}},'
+        '"batch_size":2,"lane_offsets":4,"round":1,"lanes":[[["t",0,10,14]],[["t",0,14,18]]],"taken":2}'
+    )
+    assert (StreamState.from_json(text), state.to_json()) == (state, text)

@@ -1,4 +1,4 @@
-"""A worker's lane step by step: rows by their offsets, whatever was written around them."""
+"""A worker's shard step by step: rows by their offsets, whatever was written around them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from scripted_cluster import PartitionLog, ScriptedCluster
 
-from raylog.ranges.lane_reading import LaneReader
 from raylog.ranges.reading import ReadOptions
+from raylog.ranges.shard_reading import ShardReader
 from raylog.ranges.splitting import OffsetRange
 from raylog.records.batch import BatchView, stamp
 from raylog.records.codec import RecordBatchBuilder
@@ -30,12 +30,12 @@ def put(log: PartitionLog, *deltas: int) -> None:
 
 
 def steps(
-    cluster: ScriptedCluster, lane: list[OffsetRange], *ends: int, columns: tuple[str, ...] = ("value",)
+    cluster: ScriptedCluster, shard: list[OffsetRange], *ends: int, columns: tuple[str, ...] = ("value",)
 ) -> list[list[bytes]]:
-    reader = LaneReader(cluster.address, tuple(lane), ReadOptions(columns, arrow_bytes=100), print)
+    reader = ShardReader(cluster.address, tuple(shard), ReadOptions(columns, arrow_bytes=100), print)
     told = []
-    for start, end in zip((lane[0].start, *ends), ends):
-        within = [OffsetRange("t", 0, max(start, each.start), min(end, each.end)) for each in lane]
+    for start, end in zip((shard[0].start, *ends), ends):
+        within = [OffsetRange("t", 0, max(start, each.start), min(end, each.end)) for each in shard]
         table = reader.table(tuple(each for each in within if each.start < each.end))
         assert table.schema.names == list(columns)
         told.append(table.column("value").to_pylist())
@@ -47,8 +47,8 @@ def test_steps_end_inside_of_batches_and_of_fetches(scripted: Scripted) -> None:
     cluster = scripted()
     for _ in range(8):
         put(cluster.logs[("t", 0)], *range(5))
-    lane = [OffsetRange("t", 0, 3, 20), OffsetRange("t", 0, 30, 40)]
-    assert steps(cluster, lane, 4, 19, 32, 40) == [
+    shard = [OffsetRange("t", 0, 3, 20), OffsetRange("t", 0, 30, 40)]
+    assert steps(cluster, shard, 4, 19, 32, 40) == [
         [b"v%d" % n for n in numbers]
         for numbers in ([3], range(4, 19), [19, 30, 31], range(32, 40))
     ]  # fmt: skip
@@ -72,8 +72,8 @@ def test_a_step_does_not_wait_for_what_comes_after_it(scripted: Scripted) -> Non
     log = cluster.logs[("t", 0)]
     put(log, *range(5))
     put(log, 0)
-    reader = LaneReader(cluster.address, (OffsetRange("t", 0, 0, 10),), ReadOptions(("value",), arrow_bytes=1), print)
+    reader = ShardReader(cluster.address, (OffsetRange("t", 0, 0, 10),), ReadOptions(("value",), arrow_bytes=1), print)
     assert reader.table((OffsetRange("t", 0, 0, 5),)).num_rows == 5
-    put(log, *range(4))  # the rest of the lane
+    put(log, *range(4))  # the rest of the shard
     assert reader.table((OffsetRange("t", 0, 5, 10),)).num_rows == 5
     reader.close()

@@ -1,6 +1,6 @@
-"""Reads one worker's lane step by step, independently of how the records were batched.
+"""Reads one worker's shard step by step, independently of how the records were batched.
 
-Each step returns the rows of the next offsets as a table. The ranges of a lane are read one after
+Each step returns the rows of the next offsets as a table. The ranges of a shard are read one after
 the other (``reading``), and each is read ahead. Rows belong to a step by their offsets, not by
 their number, so gaps from compaction make steps shorter and never shift later ones.
 
@@ -18,20 +18,20 @@ from typing import Any
 import pyarrow as pa
 
 from raylog.client.links.address import ClusterAddress
-from raylog.ranges.dealing import Lane
 from raylog.ranges.reading import OnLoss, ReadOptions, read_range
+from raylog.ranges.sharding import Shard
 from raylog.ranges.splitting import OffsetRange
 from raylog.records.arrow_columns import schema_of
 
 _OFFSET = "offset"
 
 
-class LaneReader:
-    """``lane``: the ranges to read. ``options``: its columns are those of the tables."""
+class ShardReader:
+    """``shard``: the ranges to read. ``options``: its columns are those of the tables."""
 
-    def __init__(self, address: ClusterAddress, lane: Lane, options: ReadOptions, on_loss: OnLoss) -> None:
+    def __init__(self, address: ClusterAddress, shard: Shard, options: ReadOptions, on_loss: OnLoss) -> None:
         self._address = address
-        self._lane = list(lane)
+        self._shard = list(shard)
         self._columns = options.columns
         read = options.columns if _OFFSET in options.columns else (*options.columns, _OFFSET)
         self._options = replace(options, columns=read)
@@ -41,8 +41,8 @@ class LaneReader:
         self._source: Generator[Any, None, None] | None = None
         self._waiting: Any = None  # rows that were read and not returned yet
 
-    def table(self, wanted: Lane) -> Any:
-        """Return the rows of the next offsets of the lane, as a ``pyarrow.Table``."""
+    def table(self, wanted: Shard) -> Any:
+        """Return the rows of the next offsets of the shard, as a ``pyarrow.Table``."""
         rows = [batch for each in wanted for batch in self._rows(each)]
         table = pa.Table.from_batches(rows, self._schema)
         return table if len(self._columns) == len(self._schema) else table.select(list(self._columns))
@@ -71,11 +71,11 @@ class LaneReader:
         return next(self._source, None) if batch is None else batch
 
     def _turn_to(self, wanted: OffsetRange) -> None:
-        """Open the range of the lane that holds these offsets."""
+        """Open the range of the shard that holds these offsets."""
         while self._open is None or not (
             self._open.key == wanted.key and self._open.start <= wanted.start < self._open.end
         ):
             self.close()
-            assert self._lane, f"{wanted} is not in the lane"
-            self._open = self._lane.pop(0)
+            assert self._shard, f"{wanted} is not in the shard"
+            self._open = self._shard.pop(0)
             self._source = read_range(self._address, self._open, self._options, on_loss=self._on_loss)
