@@ -7,7 +7,7 @@ so that Ray Train resumes at the exact record.
     ds = raylog.data.read_topic("events", cluster=cluster)         # key, value, topic, partition, offset, timestamp, …
     raylog.data.write_topic(ds.select_columns(["key", "value"]), "copies", cluster=cluster)
 
-The same cut and the same splits as ``raylog.spark`` has (``raylog.ranges``). ``to_spark`` makes a
+The snapshot and the splits are those of ``raylog.spark`` (``raylog.ranges``). ``to_spark`` makes a
 DataFrame of a Dataset, ``from_spark`` a Dataset of a DataFrame, and ``release`` frees what Ray
 keeps for either.
 """

@@ -1,4 +1,4 @@
-"""Topics as Ray Datasets: one cut on the driver, ranges as read tasks, Arrow blocks.
+"""Topics as Ray Datasets: one snapshot of offsets on the driver, ranges as read tasks, Arrow blocks.
 
 A task's row count is known before it runs where the topic is not compacted, so that Ray plans with
 it and ``Dataset.count`` reads nothing; a compacted topic has fewer records than offsets, and there
@@ -19,14 +19,14 @@ from ray.data.datasource import Datasource, ReadTask
 
 from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import AdminClient
-from raylog.data.cuts import cut_between, options_of
 from raylog.data.loss_reports import LossListener, listener
+from raylog.data.snapshots import options_of, snapshot_between
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, check_default_ray
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import Cut
 from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, seconds, unknown
 from raylog.ranges.places import Moment, Offsets, Strategy
 from raylog.ranges.reading import ReadOptions, read_range, report_loss
+from raylog.ranges.snapshot import TopicsSnapshot
 from raylog.ranges.splitting import OffsetRange, split
 from raylog.ranges.topics import Topics, checked
 from raylog.records.arrow_columns import schema_of
@@ -85,7 +85,7 @@ def read_topic(
     options = options_of(columns, fail_on_data_loss, read_committed)
     address = address_of(cluster, timeout_s)
     check_default_ray(timeout_s)
-    cut = cut_between(
+    snapshot = snapshot_between(
         address,
         topics,
         starting=(starting_offsets, starting_timestamp, starting_offsets_by_timestamp),
@@ -93,7 +93,7 @@ def read_topic(
         strategy=starting_offsets_by_timestamp_strategy,
         options=options,
     )
-    source = TopicSource(address, cut, options, tasks_min=min_tasks, records_max=max_records_per_task)
+    source = TopicSource(address, snapshot, options, tasks_min=min_tasks, records_max=max_records_per_task)
     if (blocks := source.blocks()) is not None:
         read_options.setdefault("override_num_blocks", blocks)
     return ray.data.read_datasource(source, **read_options)
@@ -113,12 +113,12 @@ def _check_names(read_options: Iterable[str]) -> None:
 
 
 class TopicSource(Datasource):
-    """The ``Datasource`` behind ``read_topic``, of a cut that was taken."""
+    """The ``Datasource`` behind ``read_topic`` for a snapshot that was taken."""
 
     def __init__(
         self,
         address: ClusterAddress,
-        cut: Cut,
+        snapshot: TopicsSnapshot,
         options: ReadOptions,
         *,
         tasks_min: int | None = None,
@@ -127,11 +127,11 @@ class TopicSource(Datasource):
         super().__init__()  # type: ignore[no-untyped-call]
         self._projection_map: dict[str, str] | None = None  # Ray Data's: what it wants of the columns
         self._address = address
-        self._cut = cut
+        self._snapshot = snapshot
         self._options = options
         self._tasks_min = tasks_min
         self._records_max = records_max
-        self._is_exact = not (options.read_committed or _compacted(address, {each.topic for each in cut.ranges}))
+        self._is_exact = not (options.read_committed or _compacted(address, {each.topic for each in snapshot.ranges}))
 
     def get_name(self) -> str:
         return "Raylog"
@@ -140,8 +140,8 @@ class TopicSource(Datasource):
         return True
 
     def estimate_inmemory_data_size(self) -> int | None:
-        densities = self._cut.bytes_per_offset
-        return round(sum(len(each) * densities.get(each.key, 0.0) for each in self._cut.ranges))
+        densities = self._snapshot.bytes_per_offset
+        return round(sum(len(each) * densities.get(each.key, 0.0) for each in self._snapshot.ranges))
 
     def blocks(self) -> int | None:
         """How many tasks are right: some for every CPU, none of less than a megabyte or of more
@@ -165,17 +165,17 @@ class TopicSource(Datasource):
         columns = columns or (_CHEAPEST,)  # a block without columns has no rows to count
         options = replace(self._options, columns=columns)
         parts = split(
-            self._cut.ranges,
+            self._snapshot.ranges,
             parts_min=max(parallelism, self._tasks_min or 1),
             records_max=self._records_max,
             bytes_max=TASK_BYTES,
-            bytes_per_offset=self._cut.bytes_per_offset,
+            bytes_per_offset=self._snapshot.bytes_per_offset,
         )
         return [self._task(part, options, per_task_row_limit) for part in parts]
 
     def _task(self, part: OffsetRange, options: ReadOptions, row_limit: int | None) -> ReadTask:
         address = self._address
-        size = round(len(part) * self._cut.bytes_per_offset.get(part.key, 0.0)) or None
+        size = round(len(part) * self._snapshot.bytes_per_offset.get(part.key, 0.0)) or None
         rows = len(part) if self._is_exact else None
         program = None if options.fail_on_data_loss else listener()
         return ReadTask(

@@ -3,7 +3,7 @@
 
 ::
 
-    stream = raylog.data.stream_topic("events", cluster=cluster, batch_size=256)    # on the driver: the cut is taken here
+    stream = raylog.data.stream_topic("events", cluster=cluster, batch_size=256)    # on the driver: the snapshot is taken here
 
     def train(config):                                                              # in each worker of Ray Train
         for batch in config["stream"].batches(ray.train.get_checkpoint()):
@@ -33,17 +33,17 @@ from typing import Any
 
 from raylog.client.background import background
 from raylog.client.links.address import ClusterAddress
-from raylog.data.cuts import cut_between, options_of
 from raylog.data.rounds import Rounds, Tell, told, train_context, train_tell
+from raylog.data.snapshots import options_of, snapshot_between
 from raylog.errors import ConfigError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import Cut
 from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, flag, seconds
 from raylog.ranges.places import Moment, Offsets, Strategy
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.shard_reading import ShardReader
 from raylog.ranges.sharding import Shard, StreamState, left_for, shard_of, step_of, stepped, union
+from raylog.ranges.snapshot import TopicsSnapshot
 from raylog.ranges.topics import Topics, checked
 from raylog.ranges.watch import topic_ids
 
@@ -55,16 +55,18 @@ SHORT_AFTER_S = 1.0
 FILE_NAME = "raylog-stream"
 
 
-def _first_state(address: ClusterAddress, topics: Topics, cut: Cut, batch_size: int, *, endless: bool) -> StreamState:
+def _first_state(
+    address: ClusterAddress, topics: Topics, snapshot: TopicsSnapshot, batch_size: int, *, endless: bool
+) -> StreamState:
     """Where all workers are before the first step."""
     ids = background().run(topic_ids(address, topics))
     return StreamState(
         address.cluster_id,
-        {each.topic: ids[each.topic] for each in cut.ranges},
-        {each.key: each.start for each in cut.ranges},
-        None if endless else {each.key: each.end for each in cut.ranges},
+        {each.topic: ids[each.topic] for each in snapshot.ranges},
+        {each.key: each.start for each in snapshot.ranges},
+        None if endless else {each.key: each.end for each in snapshot.ranges},
         batch_size,
-        _shard_offsets(cut),
+        _shard_offsets(snapshot),
     )
 
 
@@ -110,7 +112,7 @@ def stream_topic(
         if value is not None:
             seconds(name, value)
     address = address_of(cluster, timeout_s)
-    cut = cut_between(
+    snapshot = snapshot_between(
         address,
         topics,
         starting=(starting_offsets, starting_timestamp, starting_offsets_by_timestamp),
@@ -122,25 +124,25 @@ def stream_topic(
     return TopicStream(
         address,
         topics,
-        _first_state(address, topics, cut, batch_size, endless=endless),
+        _first_state(address, topics, snapshot, batch_size, endless=endless),
         options,
-        cut.losses,
+        snapshot.losses,
         SHORT_AFTER_S if short_after_s is None else short_after_s,
         idle_timeout_s,
     )
 
 
-def _shard_offsets(cut: Cut) -> int:
+def _shard_offsets(snapshot: TopicsSnapshot) -> int:
     """So many offsets have about ``SHARD_BYTES``."""
-    known = [each for each in cut.ranges if cut.bytes_per_offset.get(each.key) and len(each)]
-    size = sum(len(each) * cut.bytes_per_offset[each.key] for each in known)
+    known = [each for each in snapshot.ranges if snapshot.bytes_per_offset.get(each.key) and len(each)]
+    size = sum(len(each) * snapshot.bytes_per_offset[each.key] for each in known)
     return max(1, round(SHARD_BYTES * sum(map(len, known)) / size)) if size else SHARD_OFFSETS
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStream:
     """A stream nobody reads yet: what ``stream_topic`` returns. ``beginning``: where it begins and
-    ends. ``losses``: as of ``Cut``.
+    ends. ``losses``: as of ``TopicsSnapshot``.
     """
 
     address: ClusterAddress

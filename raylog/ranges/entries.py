@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from raylog.ranges.cut import LogEnds
+from raylog.ranges.snapshot import LogEnds
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 

@@ -6,7 +6,7 @@
 milliseconds since 1970, and stands for the first offset at or after it. Places per partition must
 cover every partition that is read: a missing one is an error, as in Spark, and has no default.
 
-Pure. ``cut`` resolves places to offsets.
+Pure. ``snapshot`` resolves places to offsets.
 """
 
 from __future__ import annotations

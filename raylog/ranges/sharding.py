@@ -30,8 +30,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raylog.errors import ConfigError
-from raylog.ranges.cut import LogEnds
 from raylog.ranges.entries import StreamEntry, following, shared
+from raylog.ranges.snapshot import LogEnds
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 
@@ -143,7 +143,7 @@ def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
 
 
 def shards_of(ranges: Iterable[OffsetRange], count: int) -> tuple[Shard, ...]:
-    """Cut the ranges into ``count`` shards, in order, whose lengths differ by at most one offset."""
+    """Divide the ranges into ``count`` shards, in order, whose lengths differ by at most one offset."""
     whole = [each for each in ranges if len(each)]
     total = sum(map(len, whole))
     return tuple(slice_of(whole, total * number // count, total * (number + 1) // count) for number in range(count))

@@ -21,7 +21,7 @@ from raylog.client.links.leader_requests import LeaderRequests
 from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import TopicView
 from raylog.errors import RaylogError, kafka_error
-from raylog.ranges.cut import LogEnds, hosts_of
+from raylog.ranges.snapshot import LogEnds, hosts_of
 from raylog.ranges.topics import Topics, checked, matching, names_of
 from raylog.types import TopicPartition
 

@@ -22,8 +22,8 @@ _found: WeakKeyDictionary[Any, Callable[[], Texts]] = WeakKeyDictionary()
 
 
 def losses(df: Any) -> tuple[str, ...]:
-    """Return the known losses among the offsets that a DataFrame reads, as sentences: at the cut of
-    a batch read and since.
+    """Return the known losses among the offsets that a DataFrame reads, as sentences: at the
+    snapshot of a batch read and since.
 
     ``df``: what ``read``, ``read_stream`` or ``table`` returned, itself; ConfigError for another,
     also for one made from it. Empty with ``fail_on_data_loss``, because each loss is then an error.

@@ -1,10 +1,10 @@
 """Topics as batch DataFrames, with the columns and the option names of Spark's kafka source.
 
-The driver takes one cut through the partitions (``raylog.ranges.cut``) and splits it into tasks by
+The driver takes one snapshot of the offsets (``raylog.ranges.snapshot``) and splits it into tasks by
 records and bytes; each task fetches its range with raylog's own client and hands Arrow batches to
 the JVM (``mapInArrow``), so no record becomes a Python row or a pickle. A task prefers the hosts of
-in-sync replicas and reads from the local one. The cut is taken when ``read`` is called, so every
-action on the DataFrame reads the same offsets.
+in-sync replicas and reads from the local one. The snapshot is taken when ``read`` is called, so
+every action on the DataFrame reads the same offsets.
 
 ``mapInArrow`` is opaque to Spark's optimizer, so a later ``select`` does not avoid shipping values;
 the option ``columns`` does.
@@ -18,9 +18,9 @@ from typing import Any
 from raylog.errors import ConfigError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import Cut, take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
+from raylog.ranges.snapshot import TopicsSnapshot, take
 from raylog.ranges.splitting import split
 from raylog.ranges.topics import Topics, checked
 from raylog.spark.frames import tasks_frame
@@ -80,7 +80,7 @@ def read(
     committed = given.get("isolation_level") == "read_committed"
     lossless = given.get("fail_on_data_loss", True)
     address = address_of(cluster, timeout_s)
-    cut = take(
+    snapshot = take(
         address,
         topics,
         *(
@@ -97,21 +97,21 @@ def read(
         read_committed=committed,
     )
     parts = split(
-        cut.ranges,
+        snapshot.ranges,
         parts_min=given.get("min_partitions"),
         records_max=given.get("max_records_per_partition"),
-        bytes_max=task_bytes(cut, spark.sparkContext.defaultParallelism),
-        bytes_per_offset=cut.bytes_per_offset,
+        bytes_max=task_bytes(snapshot, spark.sparkContext.defaultParallelism),
+        bytes_per_offset=snapshot.bytes_per_offset,
     )
-    losses = None if lossless else accumulated(spark, cut.losses)
+    losses = None if lossless else accumulated(spark, snapshot.losses)
     read_options = ReadOptions(arrow_names(names), fail_on_data_loss=lossless, read_committed=committed)
     frame = tasks_frame(spark, [encoded(part) for part in parts], [part.hosts for part in parts])
     return told_of(records_frame(frame, RangeTasks(address, read_options, losses), names), losses)
 
 
-def task_bytes(cut: Cut, cores: int) -> int:
+def task_bytes(snapshot: TopicsSnapshot, cores: int) -> int:
     """Return the most bytes of the log that a task should read."""
-    total = sum(len(each) * cut.bytes_per_offset.get(each.key, 0) for each in cut.ranges)
+    total = sum(len(each) * snapshot.bytes_per_offset.get(each.key, 0) for each in snapshot.ranges)
     return min(TASK_BYTES_MAX, max(TASK_BYTES_MIN, int(total / (TASKS_PER_CORE * cores)) + 1))
 
 

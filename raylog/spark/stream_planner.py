@@ -29,9 +29,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from raylog.errors import RaylogError
-from raylog.ranges.cut import LogEnds
 from raylog.ranges.entries import StreamEntry, following
 from raylog.ranges.ledger import StreamLedger
+from raylog.ranges.snapshot import LogEnds
 from raylog.ranges.splitting import OffsetRange
 from raylog.spark.checkpoint import CheckpointProgress
 from raylog.types import TopicPartition

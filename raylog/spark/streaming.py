@@ -25,11 +25,11 @@ from raylog.client.sync import AdminClient
 from raylog.errors import ConfigError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import take
 from raylog.ranges.entries import StreamEntry, first
 from raylog.ranges.ledger import STREAM_FILE, StreamLedger, made_folder
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
+from raylog.ranges.snapshot import take
 from raylog.ranges.splitting import OffsetRange, split
 from raylog.ranges.topics import Topics, checked, names_of
 from raylog.ranges.watch import TopicWatch, topic_ids
@@ -176,7 +176,7 @@ def _identity(cluster_id: str, topics: Topics) -> dict[str, Any]:
 
 
 def _beginning(address: ClusterAddress, topics: Topics, given: Mapping[str, Any], read_committed: bool) -> StreamEntry:
-    """Return entry 0: one cut through the current topics."""
+    """Return entry 0: one snapshot of the current topics."""
     start = bound(
         "starting",
         offsets=given.get("starting_offsets", None if _names_a_moment(given) else "latest"),
@@ -184,7 +184,7 @@ def _beginning(address: ClusterAddress, topics: Topics, given: Mapping[str, Any]
         offsets_by_timestamp=given.get("starting_offsets_by_timestamp"),
         of_stream=True,
     )
-    cut = take(
+    snapshot = take(
         address,
         topics,
         start,
@@ -194,7 +194,9 @@ def _beginning(address: ClusterAddress, topics: Topics, given: Mapping[str, Any]
         read_committed=read_committed,
     )
     ids = background().run(topic_ids(address, topics))
-    return first({each.topic: ids[each.topic] for each in cut.ranges}, {each.key: each.start for each in cut.ranges})
+    return first(
+        {each.topic: ids[each.topic] for each in snapshot.ranges}, {each.key: each.start for each in snapshot.ranges}
+    )
 
 
 def _names_a_moment(given: Mapping[str, Any]) -> bool:

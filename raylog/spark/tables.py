@@ -1,8 +1,9 @@
 """Reads a topic as a table: the latest value of each key, without keys whose latest value is null.
 
-This is a snapshot of what Kafka Streams calls a KTable, at one cut. Records without a key are left
-out. The latest value is that of the highest offset in the partition. A key that is in several
-partitions, as after partitions were added, has the value with the latest timestamp among these.
+This is a snapshot of what Kafka Streams calls a KTable, at one set of end offsets. Records without
+a key are left out. The latest value is that of the highest offset in the partition. A key that is
+in several partitions, as after partitions were added, has the value with the latest timestamp among
+these.
 """
 
 from __future__ import annotations

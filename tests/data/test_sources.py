@@ -11,26 +11,26 @@ from compacted_topics import create
 
 import raylog.data
 import raylog.testing
-from raylog.data import cuts as cuts_of_reads
 from raylog.data import reading
+from raylog.data import snapshots as snapshots_of_reads
 from raylog.data.reading import TopicSource
 from raylog.errors import ConfigError
-from raylog.ranges.cut import Cut, take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
+from raylog.ranges.snapshot import TopicsSnapshot, take
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # Ray Data warns of its own
 
 
 def test_tasks_read_with_the_options_of_their_source() -> None:
     def blocks(**options: Any) -> list[int]:
-        [task] = TopicSource(kafka.address, cut, ReadOptions(("value",), **options)).get_read_tasks(1)
+        [task] = TopicSource(kafka.address, snapshot, ReadOptions(("value",), **options)).get_read_tasks(1)
         return [block.num_rows for block in task()]
 
     with raylog.testing.broker(topics={"t": 1}) as kafka:
         for _ in range(3):
             kafka.write("t", b"a", b"b")
-        cut = take(kafka.address, "t", bound("starting"), bound("ending"))
+        snapshot = take(kafka.address, "t", bound("starting"), bound("ending"))
         assert blocks() == [6]
         assert blocks(arrow_bytes=1) == [2, 2, 2], "one for each batch"
 
@@ -57,13 +57,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_options_of_a_read_are_those_of_its_tasks(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    cuts: list[dict[str, Any]] = []
+    snapshots: list[dict[str, Any]] = []
 
-    def noted(*given: Any, **options: Any) -> Cut:
-        cuts.append(options)
+    def noted(*given: Any, **options: Any) -> TopicsSnapshot:
+        snapshots.append(options)
         return take(*given, **options)
 
-    monkeypatch.setattr(cuts_of_reads, "take", noted)
+    monkeypatch.setattr(snapshots_of_reads, "take", noted)
     with raylog.testing.broker(topics={"t": 1}) as kafka:
         kafka.write("t", *(b"%d" % n for n in range(12)))
         assert len(raylog.data.read_topic("t", cluster=kafka, max_records_per_task=5).get_read_tasks(1)) == 3
@@ -76,7 +76,7 @@ def test_the_options_of_a_read_are_those_of_its_tasks(asked: list[Any], monkeypa
             assert [block.num_rows for block in task()] == [12]
             _, options = asked.pop()
             for each in (
-                cuts[-1],
+                snapshots[-1],
                 {"read_committed": options.read_committed, "fail_on_data_loss": options.fail_on_data_loss},
             ):
                 assert (each["read_committed"], each["fail_on_data_loss"]) == (wanted, not wanted)

@@ -9,9 +9,9 @@ import pytest
 import raylog
 from raylog.data import reading
 from raylog.errors import ConfigError, UnknownTopicOrPartitionError
-from raylog.ranges.cut import Cut, take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
+from raylog.ranges.snapshot import TopicsSnapshot, take
 from raylog.ranges.splitting import OffsetRange
 from raylog.records.arrow_columns import ALL_COLUMNS
 from raylog.types import TopicPartition
@@ -47,8 +47,8 @@ def test_a_topic_is_a_dataset_with_every_record_once(cluster: raylog.Cluster, fi
 
 
 def test_row_counts_are_known_before_anything_is_read(cluster: raylog.Cluster, filled: str) -> None:
-    cut = take(cluster.address, filled, bound("starting", offsets={filled: {0: 400, 1: 450}}), bound("ending"))
-    source = raylog.data.TopicSource(cluster.address, cut, ReadOptions(ALL_COLUMNS), records_max=30)
+    snapshot = take(cluster.address, filled, bound("starting", offsets={filled: {0: 400, 1: 450}}), bound("ending"))
+    source = raylog.data.TopicSource(cluster.address, snapshot, ReadOptions(ALL_COLUMNS), records_max=30)
     tasks = source.get_read_tasks(1)
     assert [task.metadata.num_rows for task in tasks] == [25, 25, 25, 25, 25, 25]
     assert (source.estimate_inmemory_data_size() or 0) > 150
@@ -57,8 +57,8 @@ def test_row_counts_are_known_before_anything_is_read(cluster: raylog.Cluster, f
 
 def test_there_are_as_many_tasks_as_there_is_work(cluster: raylog.Cluster, filled: str) -> None:
     def blocks(records: int) -> int | None:
-        cut = Cut((OffsetRange(filled, 0, 0, records),), {TopicPartition(filled, 0): 1024.0})
-        return raylog.data.TopicSource(cluster.address, cut, ReadOptions(ALL_COLUMNS)).blocks()
+        snapshot = TopicsSnapshot((OffsetRange(filled, 0, 0, records),), {TopicPartition(filled, 0): 1024.0})
+        return raylog.data.TopicSource(cluster.address, snapshot, ReadOptions(ALL_COLUMNS)).blocks()
 
     assert blocks(0) is None
     assert blocks(100) == 1
@@ -73,8 +73,8 @@ def test_a_compacted_topic_is_counted_by_reading(
     cluster: raylog.Cluster, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_compacted", lambda address, topics: True)
-    cut = take(cluster.address, filled, bound("starting"), bound("ending"))
-    tasks = raylog.data.TopicSource(cluster.address, cut, ReadOptions(ALL_COLUMNS)).get_read_tasks(1)
+    snapshot = take(cluster.address, filled, bound("starting"), bound("ending"))
+    tasks = raylog.data.TopicSource(cluster.address, snapshot, ReadOptions(ALL_COLUMNS)).get_read_tasks(1)
     assert {task.metadata.num_rows for task in tasks} == {None}
     assert read(cluster, filled).count() == 1000
 

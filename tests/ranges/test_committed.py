@@ -1,4 +1,4 @@
-"""``read_committed`` on handwritten transactions, from the cut to the last row: what was aborted is left out, whoever asks."""
+"""``read_committed`` on handwritten transactions, from the snapshot to the last row: what was aborted is left out, whoever asks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from scripted_cluster import ScriptedCluster, transactions
 
 import raylog.data
 from raylog.client.background import background
-from raylog.ranges.cut import take
 from raylog.ranges.places import bound
+from raylog.ranges.snapshot import take
 from raylog.ranges.watch import TopicWatch
 
 pytestmark = pytest.mark.spark

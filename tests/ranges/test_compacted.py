@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from compacted_topics import await_compacted, create, eager_cleaner, fill
 
-from raylog.ranges.cut import take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions, read_range
+from raylog.ranges.snapshot import take
 from raylog.ranges.splitting import OffsetRange, split
 
 pytestmark = pytest.mark.spark
@@ -21,9 +21,9 @@ def test_ranges_that_end_among_compacted_records_end_and_are_the_table_together(
         create(kafka, "accounts")
         expected = fill(kafka, "accounts", 0, 120)
         await_compacted(kafka, "accounts", below=80)
-        cut = take(kafka.address, "accounts", bound("starting"), bound("ending"))
+        snapshot = take(kafka.address, "accounts", bound("starting"), bound("ending"))
         rows = []
-        for part in split(cut.ranges, parts_min=7, bytes_per_offset=cut.bytes_per_offset):
+        for part in split(snapshot.ranges, parts_min=7, bytes_per_offset=snapshot.bytes_per_offset):
             for batch in read_range(kafka.address, part, ReadOptions(("key", "value", "offset"))):
                 assert all(part.start <= offset < part.end for offset in batch.column("offset").to_pylist())
                 rows += batch.to_pylist()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.ranges.cut import LogEnds
 from raylog.ranges.entries import StreamEntry, first, following, shared
+from raylog.ranges.snapshot import LogEnds
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 

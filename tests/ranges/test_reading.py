@@ -14,9 +14,9 @@ from scripted_cluster import FETCH, PartitionLog, ScriptedCluster
 
 from raylog.client.columns import RECORD_SCHEMA
 from raylog.errors import CorruptMessageError, OffsetOutOfRangeError
-from raylog.ranges.cut import take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions, read_range
+from raylog.ranges.snapshot import take
 from raylog.ranges.splitting import OffsetRange, split
 from raylog.records.batch import BatchView, stamp, write_crc
 from raylog.records.codec import RecordBatchBuilder, encode
@@ -71,16 +71,16 @@ def test_a_cut_split_and_read_gives_every_record_once(kafka: Kafka) -> None:
         values = [b"%d-%d" % (number, index) for index in range(chance.randrange(1, 30))]
         kafka.write("many", *values, partition=partition)
         written |= {(partition, value) for value in values}
-    cut = take(kafka.address, "many", bound("starting"), bound("ending"))
+    snapshot = take(kafka.address, "many", bound("starting"), bound("ending"))
     kafka.write("many", b"later", partition=0)
-    parts = split(cut.ranges, parts_min=11, bytes_per_offset=cut.bytes_per_offset)
+    parts = split(snapshot.ranges, parts_min=11, bytes_per_offset=snapshot.bytes_per_offset)
     assert len(parts) >= 11 and {part.hosts for part in parts} == {("127.0.0.1",)}
     rows = []
     for part in parts:
         for batch in read_range(kafka.address, part, ReadOptions(("partition", "value"), arrow_bytes=200)):
             rows += [(row["partition"], row["value"]) for row in batch.to_pylist()]
     assert len(rows) == len(written) and set(rows) == written
-    assert all(cut.bytes_per_offset[each.key] > 1 for each in cut.ranges)
+    assert all(snapshot.bytes_per_offset[each.key] > 1 for each in snapshot.ranges)
 
 
 def test_all_columns_are_as_they_were_written(scripted: Scripted) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.errors import ConfigError
-from raylog.ranges.cut import LogEnds
 from raylog.ranges.sharding import StreamState, left_for, next_round, round_of, shards_of, step_of, stepped, union
+from raylog.ranges.snapshot import LogEnds
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 

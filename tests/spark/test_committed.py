@@ -46,7 +46,7 @@ def test_rows_of_an_aborted_transaction_are_there_only_where_they_are_asked_for(
 
     options = {"cluster": cluster.address, "isolation_level": level}
     assert found(raylog.spark.read(spark, "t", **options)) == values
-    assert levels("isolation_level") == {isolation}, "the cut and the tasks"
+    assert levels("isolation_level") == {isolation}, "the snapshot and the tasks"
     checkpoint, rows = str(tmp_path / "checkpoint"), []
     stream = raylog.spark.read_stream(
         spark, "t", checkpoint=checkpoint, starting_offsets="earliest", available_now=True, **options

@@ -14,8 +14,8 @@ import raylog
 from raylog.client.sync import AdminClient
 from raylog.data import reading
 from raylog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from raylog.ranges.cut import Cut
 from raylog.ranges.reading import ReadOptions
+from raylog.ranges.snapshot import TopicsSnapshot
 from raylog.ranges.splitting import OffsetRange
 from raylog.records.batch import stamp
 from raylog.records.codec import encode
@@ -39,8 +39,8 @@ def test_a_corrupt_batch_fails_the_dataset_and_is_named(ray: Any, monkeypatch: p
         broken = bytearray(log.batches[1])
         broken[-1] ^= 0x40
         log.batches[1] = bytes(broken)
-        cut = Cut((OffsetRange("t", 0, 0, 15),), {})
-        ds = ray.data.read_datasource(raylog.data.TopicSource(cluster.address, cut, ReadOptions(("value",))))
+        snapshot = TopicsSnapshot((OffsetRange("t", 0, 0, 15),), {})
+        ds = ray.data.read_datasource(raylog.data.TopicSource(cluster.address, snapshot, ReadOptions(("value",))))
         with pytest.raises(Exception, match=r"offsets 5–9 of t-0 is broken .*up to 5 and from 10 on"):
             ds.take_all()
     finally:

@@ -13,7 +13,7 @@ import pytest
 
 import raylog.spark
 from raylog.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from raylog.ranges.cut import Cut
+from raylog.ranges.snapshot import TopicsSnapshot
 from raylog.ranges.splitting import OffsetRange
 from raylog.records.codec import encode
 from raylog.spark.reading import columns_of, task_bytes
@@ -112,8 +112,8 @@ def test_tasks_are_two_for_each_core_of_bounded_sizes() -> None:
     def tasks(gigabytes: float, cores: int) -> float:
         total = gigabytes * (1 << 30)
         ranges = tuple(OffsetRange("t", number, 0, 1000) for number in range(4))
-        cut = Cut(ranges, {each.key: total / 4000 for each in ranges})
-        return total / task_bytes(cut, cores)
+        snapshot = TopicsSnapshot(ranges, {each.key: total / 4000 for each in ranges})
+        return total / task_bytes(snapshot, cores)
 
     assert tasks(1, 2) == pytest.approx(4) and tasks(8, 16) == pytest.approx(32)
     assert tasks(8, 2) == 16 and tasks(0.25, 16) == 8

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from raylog.errors import RaylogError
-from raylog.ranges.cut import LogEnds
 from raylog.ranges.entries import StreamEntry, first
 from raylog.ranges.ledger import StreamLedger
+from raylog.ranges.snapshot import LogEnds
 from raylog.ranges.splitting import OffsetRange
 from raylog.spark import stream_planner
 from raylog.spark.checkpoint import CheckpointProgress, place

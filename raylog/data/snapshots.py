@@ -1,4 +1,4 @@
-"""The cut that the options of a read ask for. ``read_topic`` and ``stream_topic`` have these
+"""The snapshot that the options of a read ask for. ``read_topic`` and ``stream_topic`` have these
 options in common.
 """
 
@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.client.links.address import ClusterAddress
-from raylog.ranges.cut import Cut, take
 from raylog.ranges.given_values import flag
 from raylog.ranges.places import Moment, Offsets, Strategy, bound
 from raylog.ranges.reading import ReadOptions
+from raylog.ranges.snapshot import TopicsSnapshot, take
 from raylog.ranges.topics import Topics
 from raylog.records.arrow_columns import chosen_columns
 
@@ -26,7 +26,7 @@ def options_of(columns: Any, fail_on_data_loss: bool, read_committed: bool) -> R
     )
 
 
-def cut_between(
+def snapshot_between(
     address: ClusterAddress,
     topics: Topics,
     *,
@@ -35,7 +35,7 @@ def cut_between(
     strategy: Strategy,
     options: ReadOptions,
     of_stream: bool = False,
-) -> Cut:
+) -> TopicsSnapshot:
     """Taken now. Raises what ``bound`` and ``take`` raise."""
     offsets, timestamp, by_timestamp = starting
     first = bound(

@@ -1,13 +1,13 @@
-"""Takes one consistent cut through the partitions that a job reads, once, before any task runs.
+"""Takes one consistent snapshot of the offsets that a job reads, once, before any task runs.
 
 ``take`` looks up the topics' partitions, then their first offsets in one round and their ends in
 another; a bound that is a time needs one more round. The ends are high watermarks, so every record
-below them is committed, and each task stops at the cut even if more is written meanwhile.
-``resolve`` is the arithmetic, without a cluster.
+below them is committed, and each task stops at the snapshot's end even if more is written
+meanwhile. ``resolve`` is the arithmetic, without a cluster.
 
 Requested offsets that are not there (deleted by retention, or beyond the end) are lost data. With
 ``fail_on_data_loss`` this is an error that names them, otherwise a warning and an entry in
-``Cut.losses``; a loss is never silent.
+``TopicsSnapshot.losses``; a loss is never silent.
 
 A range's hosts are those of the partition's in-sync replicas. Sizes are estimated as the bytes of
 the leader's whole log divided by its offsets.
@@ -44,8 +44,10 @@ NONE_SO_LATE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """``ranges``: one for each partition, including empty ones. ``losses``: a sentence for each
+class TopicsSnapshot:
+    """The offsets of a read.
+
+    ``ranges``: one for each partition, including empty ones. ``losses``: a sentence for each
     requested range that is missing.
     """
 
@@ -158,8 +160,8 @@ def take(
     fail_on_data_loss: bool = True,
     strategy: Strategy = "error",
     read_committed: bool = False,
-) -> Cut:
-    """Return the cut through these topics. UnknownTopicOrPartitionError for a missing one;
+) -> TopicsSnapshot:
+    """Return the snapshot of these topics. UnknownTopicOrPartitionError for a missing one;
     otherwise errors of ``checked`` and ``resolve``.
 
     With ``read_committed`` a partition ends before its first open transaction.
@@ -168,10 +170,10 @@ def take(
     work = _take(
         address, checked(topics), starting, ending, level, fail_on_data_loss=fail_on_data_loss, strategy=strategy
     )
-    cut = background().run(work)
-    for loss in cut.losses:
+    snapshot = background().run(work)
+    for loss in snapshot.losses:
         logger.warning("%s", loss)
-    return cut
+    return snapshot
 
 
 async def _take(
@@ -183,8 +185,8 @@ async def _take(
     *,
     fail_on_data_loss: bool,
     strategy: Strategy,
-) -> Cut:
-    config = AdminConfig.parse({"client.id": "raylog-cut"})
+) -> TopicsSnapshot:
+    config = AdminConfig.parse({"client.id": "raylog-snapshot"})
     link = ClusterLink(address, config)
     try:
         keys = await _partitions(link, topics)
@@ -204,7 +206,7 @@ async def _take(
         logs = {key: LogEnds(earliest[key], latest[key], at_times[key]) for key in keys}
         found, losses = resolve(logs, starting, ending, fail_on_data_loss=fail_on_data_loss, strategy=strategy)
         ranges = tuple(OffsetRange(*key, start, end, hosts_of(link, key)) for key, (start, end) in found.items())
-        return Cut(ranges, await _densities(link, logs), tuple(losses))
+        return TopicsSnapshot(ranges, await _densities(link, logs), tuple(losses))
     finally:
         await link.close()
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.errors import ConfigError, OffsetOutOfRangeError
-from raylog.ranges.cut import NONE_SO_LATE, LogEnds, resolve
 from raylog.ranges.places import bound
+from raylog.ranges.snapshot import NONE_SO_LATE, LogEnds, resolve
 from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.spark
@@ -33,7 +33,7 @@ def moment(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def test_the_cut_is_what_the_log_holds() -> None:
+def test_the_snapshot_is_what_the_log_holds() -> None:
     assert found() == ((20, 30), [])
     assert found(22, 25) == ((22, 25), [])
     assert found(30) == ((30, 30), [])
