@@ -49,6 +49,8 @@ def train(config):
         seen = [int(value) for value in batch.table.column("value").to_pylist()]
         model += seen[:20]
         if config["fault"] == "one dies" and step == 7 and rank == 1 and checkpoint is None:
+            while not Path(config["folder"], "run", "checkpoint_manager_snapshot.json").exists():
+                time.sleep(0.1)  # else the run would begin anew, and die here again
             os.kill(os.getpid(), signal.SIGKILL)
         model += seen[20:]
         is_done = batch.state.is_done
