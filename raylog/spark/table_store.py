@@ -6,10 +6,10 @@ references to a Dataset's blocks for tasks of Spark. Tasks use the store on thei
 is one. They disconnect from Ray when they are done, because Spark reuses their processes for later
 tasks, which may use another Ray or none.
 
-``TableStores`` belong to the driver. ``end`` ends them and frees what is on them; they do not outlive
-the driver's program. They are registered with the DataFrame or Dataset made of them (``keep_for``)
-until ``release``, or until the session of that DataFrame has ended. (Ray Data and Spark keep
-references to a store for an unknown time, so lack of use does not end one.)
+``TableStores`` belong to the driver. ``end`` ends them and frees what is in them; they do not
+outlive the driver's program. They are registered with the DataFrame or Dataset made of them
+(``keep_for``) until ``release``, or until the session of that DataFrame has ended. (Ray Data and
+Spark keep references to a store for an unknown time, so lack of use does not end one.)
 """
 
 from __future__ import annotations
