@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml constraints.txt .ci/find-python build_kernel.py $(w
 	@python=$$(sh .ci/find-python) || exit 1; \
 	echo "Setting up .venv with $$python (once; a minute or two)"; \
 	{ [ -x $(BIN)/python ] && $(BIN)/python -c 'import pip' 2>/dev/null; } || "$$python" -m venv --clear .venv || exit 1; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,demo]' || exit 1
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,test,demo]' || exit 1
 	@touch $@
 
 $(SPARK_INSTALLED): $(INSTALLED)

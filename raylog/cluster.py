@@ -50,6 +50,7 @@ from raylog.errors import (
     RayError,
     RaylogError,
 )
+from raylog.extras import need
 from raylog.launcher import LauncherProcess
 from raylog.placement.local_ray import (
     is_of_a_raylet,
@@ -237,13 +238,12 @@ def init(
     """Start, or find, an embedded cluster of logical brokers on this machine with its data under
     ``folder``.
 
-    A second call returns the same cluster, and in another process a handle to it.
-
-    A broker with several disks has the folders ``broker-0``, ``broker-0-disk-1``, …. Any of them
-    may be a link to another file system. ``controllers`` is 1 or 3, each on another broker's disk;
-    three survive the death of one. None keeps what the cluster has, and gives a new one 1. A
-    cluster of one controller grows when it is given 3, whether it runs or not. It never shrinks.
-    ``racks`` gives each broker a rack.
+    A second call returns the same cluster, and in another process a handle to it. A broker with
+    several disks has the folders ``broker-0``, ``broker-0-disk-1``, …. Any of them may be a link to
+    another file system. ``controllers`` is 1 or 3, each on another broker's disk; three survive the
+    death of one. None keeps what the cluster has, and gives a new one 1. A cluster of one
+    controller grows when it is given 3, whether it runs or not. It never shrinks. ``racks`` gives
+    each broker a rack.
 
     ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or one from
     which each broker looks for a free port. None takes what the disks say, and port 9092 of
@@ -263,6 +263,7 @@ def init(
     within ``timeout_s`` seconds (at most 30), and ClusterError when there was no progress for
     ``timeout_s`` seconds; its message says what stands still.
     """
+    need("ray", "raylog.init()")
     return start_cluster(
         folder,
         Start(timeout_s, logging.getLogger("raylog.start").info),
@@ -364,6 +365,7 @@ def arrange(
     if controllers not in (None, *CONTROLLER_COUNTS):
         raise ClusterError(f"a cluster has one controller or three, not {controllers}")
     brokers_configs = for_all_brokers(configs)
+    need("ray", "raylog.arrange()")
     ray_timeout_s = min(CONNECT_TIMEOUT_S, timeout_s)
     if is_connected():
         check_connected_ray(ray_address, ray_timeout_s)
@@ -442,6 +444,7 @@ def find(
         if not disks:
             raise ClusterError(f"no cluster under {home}: start one with raylog.init({str(folder)!r}) or `raylog up`")
         return Cluster(_address(name, disks[0]), folder=home)
+    need("ray", "finding a cluster without its folder")
     if is_connected():
         deadline = check_connected_ray(ray_address, timeout_s)
     else:

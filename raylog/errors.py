@@ -8,6 +8,7 @@
     │   ├── DiskError                 a folder: foreign, unwritable, of a newer version
     │   │   └── DiskLockedError       another process has it; may pass, if that one is dying
     │   └── RayError                  no Ray, another version, another token
+    ├── MissingExtraError             a package that an extra of raylog installs is not there
     ├── ClientTimeoutError            a deadline of the client passed (delivery.timeout.ms, request timeouts)
     │   └── BufferFullError           buffer.memory stayed full for max.block.ms
     ├── ClosedError                   a handle was used after close()
@@ -55,6 +56,10 @@ class DiskLockedError(DiskError):
 
 
 class RayError(ClusterError):
+    pass
+
+
+class MissingExtraError(RaylogError, ImportError):
     pass
 
 

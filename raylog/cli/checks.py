@@ -68,14 +68,14 @@ class DiskFacts:
 
 @dataclass(frozen=True, slots=True)
 class RayFacts:
-    """``running`` is the address of the Ray that runs on this machine, None for none.
-    ``running_version`` may be unknown.
+    """``installed_version`` is None where Ray is not installed. ``running`` is the address of the
+    Ray that runs on this machine, None for none. ``running_version`` may be unknown.
 
     ``auth_mode`` is Ray's (RAY_AUTH_MODE, None where unset); ``has_token`` whether a token can be
     found here.
     """
 
-    installed_version: str
+    installed_version: str | None
     running: str | None
     running_version: str | None
     auth_mode: str | None
@@ -216,6 +216,9 @@ def check_ports(facts: Facts, workload: Workload) -> Finding:
 def check_ray_version(facts: Facts, workload: Workload) -> Finding:
     wanted = ".".join(map(str, RAY_VERSION_WANTED))
     ray = facts.ray
+    if ray.installed_version is None:
+        found = "Ray is not installed; clients and the test broker need none, servers do"
+        return Finding("Ray version", Level.WARNING, found, "pip install 'raylog[ray]'")
     if _major_minor(ray.installed_version) != RAY_VERSION_WANTED:
         found = f"Ray {ray.installed_version} is installed, raylog is made for {wanted}"
         return Finding("Ray version", Level.FAILURE, found, f"pip install 'ray[default]=={wanted}.*'")

@@ -23,6 +23,7 @@ from raylog.cli.ray_head import RAY_NOTE, end_ray, start_ray
 from raylog.cli.recovery import await_recovery, recovery_words
 from raylog.disks.embedded import has_run
 from raylog.errors import ClusterError
+from raylog.extras import need
 from raylog.placement.local_ray import running_ray
 from raylog.starting import Start
 
@@ -112,6 +113,7 @@ def up(
     from raylog.configs.broker_configs import for_all_brokers
 
     configs = for_all_brokers(parse_changes(config, "--config"))
+    need("ray", "raylog up")
     if disks is not None:
         if folder != DEFAULT_FOLDER or rack or listeners or advertised_listeners:
             raise typer.BadParameter(

@@ -170,10 +170,11 @@ def _port_owner(port: int) -> str:
 
 
 def _look_at_ray() -> RayFacts:
+    installed: str | None
     try:
         installed = version("ray")
     except PackageNotFoundError:
-        installed = "0"
+        installed = None
     token_files = [Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "")), Path.home() / ".ray" / "auth_token"]
     has_token = bool(os.environ.get("RAY_AUTH_TOKEN")) or any(path.is_file() for path in token_files)
     return RayFacts(installed, running_ray(), _running_version(), os.environ.get("RAY_AUTH_MODE"), has_token)

@@ -37,6 +37,7 @@ from raylog.cli import (
 )
 from raylog.cli.output import notice
 from raylog.errors import RaylogError
+from raylog.extras import missing
 
 app = typer.Typer(
     name="raylog",
@@ -126,6 +127,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if os.environ.get("RAYLOG_DEBUG"):
             raise
         notice(f"raylog: {' '.join(str(error).split())}")
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        reason = missing(error, "this command")
+        if reason is error or os.environ.get("RAYLOG_DEBUG"):
+            raise
+        notice(f"raylog: {reason}")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

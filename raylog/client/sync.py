@@ -19,8 +19,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import pyarrow as pa
-
 from raylog.client import background as background_module
 from raylog.client.admin.actors import ActorCalls
 from raylog.client.admin.admin import (
@@ -46,8 +44,7 @@ from raylog.client.interceptors import ProducerRecord
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import TopicView
-from raylog.client.producer.arrow_input import ColumnNames
-from raylog.client.producer.batch_input import EncodedPart
+from raylog.client.producer.batch_input import ColumnNames, EncodedPart, is_arrow
 from raylog.client.producer.deliveries import BatchDelivery, Delivery, OnBatchDelivery
 from raylog.client.producer.producer import NO_HEADERS, OnDelivery, ProducerCore
 from raylog.client.producer.producer_batch import ProducerBatch
@@ -144,7 +141,7 @@ class Producer:
         delivery shows them. ``on_delivery(result, error)`` is called once, when all records are
         acknowledged or have failed.
         """
-        if isinstance(values, (pa.Table, pa.RecordBatch)):
+        if is_arrow(values):
             return self.send_arrow(topic, values, partition=partition, on_delivery=on_delivery)
         core = self._core()
         view = core.metadata.cached(topic) or self._fetch_topic(core, topic)

@@ -53,4 +53,4 @@ _HOMES = {
     "write_topic": "raylog.data.writing",
 }
 __all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, extra="data")

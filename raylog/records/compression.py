@@ -22,7 +22,7 @@ from enum import IntEnum
 
 import cramjam
 import lz4.frame
-import zstandard
+from backports import zstd
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import ConfigError, kafka_error
@@ -92,8 +92,8 @@ def compress(compression: int, records: Buffer) -> bytes:
         case Compression.ZSTD:
             compressor = getattr(_zstd_of_thread, "compressor", None)
             if compressor is None:
-                compressor = _zstd_of_thread.compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
-            return bytes(compressor.compress(records))
+                compressor = _zstd_of_thread.compressor = zstd.ZstdCompressor(level=_ZSTD_LEVEL)
+            return bytes(compressor.compress(records, compressor.FLUSH_FRAME))
     raise _unsupported(compression)
 
 
@@ -206,21 +206,14 @@ def _decompress_lz4(payload: Buffer, max_bytes: int) -> bytes:
 
 
 def _decompress_zstd(payload: Buffer, max_bytes: int) -> bytes:
+    inflater = zstd.ZstdDecompressor()
     try:
-        content_bytes = zstandard.frame_content_size(payload)  # −1: the frame does not say
-        if content_bytes > max_bytes:
-            raise _too_large(max_bytes)
-        inflater = zstandard.ZstdDecompressor()
-        if content_bytes >= 0:
-            return bytes(inflater.decompress(payload))
-        parts: list[bytes] = []
-        room = max_bytes
-        with inflater.stream_reader(payload) as reader:
-            while part := reader.read(min(room + 1, _CHUNK_BYTES)):
-                room -= len(part)
-                if room < 0:
-                    raise _too_large(max_bytes)
-                parts.append(part)
-        return b"".join(parts)
-    except zstandard.ZstdError as error:
+        # The frame's own size could be a lie, so it is not what bounds the memory.
+        records = bytes(inflater.decompress(payload, max_bytes + 1))
+    except zstd.ZstdError as error:
         raise CorruptBatch(f"zstd: {error}") from None
+    if len(records) > max_bytes:
+        raise _too_large(max_bytes)
+    if not inflater.eof:
+        raise CorruptBatch("zstd: ends inside its frame")
+    return records

@@ -49,4 +49,4 @@ _HOMES = {
     "write_stream_summary": "raylog.spark.stream_writing",
 }
 __all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, extra="spark")

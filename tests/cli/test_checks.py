@@ -155,6 +155,7 @@ def test_each_ill_is_named_with_its_remedy(
 @pytest.mark.parametrize(
     ("ray", "check", "level", "found", "remedy"),
     [
+        (RayFacts(None, None, None, None, True), "Ray version", Level.WARNING, "not installed", "raylog[ray]"),
         (RayFacts("2.41.0", None, None, None, True), "Ray version", Level.FAILURE, "2.41.0", "ray[default]==2.60"),
         (
             RayFacts("2.60.0", "127.0.0.1:6379", "2.60.1", None, True),

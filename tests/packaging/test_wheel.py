@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,46 +14,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.core
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout, so that this one stays clean."""
-    source = tmp_path_factory.mktemp("source")
-    ignore = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "build_kernel.py"):
-        shutil.copy(ROOT / name, source)
-    for name in ("raylog", "actors", "placement"):
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignore)
-    return source
-
-
-def build(source: Path, outdir: Path, **environment: str) -> tuple[Path, str]:
-    """The wheel, and what the build said."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "build",
-            "--wheel",
-            "--no-isolation",
-            "--skip-dependency-check",
-            "--outdir",
-            outdir,
-            source,
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=os.environ | environment,
-    )
-    (built,) = outdir.glob("*.whl")
-    return built, done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(source, tmp_path_factory.mktemp("dist"))[0]
 
 
 def test_the_two_links_are_committed_relative_links() -> None:
@@ -90,10 +50,10 @@ def test_one_wheel_with_the_kernel_serves_every_python_of_the_platform(wheel: Pa
 
 
 def test_a_machine_without_a_compiler_gets_a_wheel_without_the_kernel_and_one_line_about_it(
-    source: Path, tmp_path: Path
+    source: Path, tmp_path: Path, build_wheel: Callable[..., tuple[Path, str]]
 ) -> None:
     shutil.rmtree(source / "build", ignore_errors=True)
-    built, said = build(source, tmp_path / "dist", PATH=str(tmp_path), CC="")
+    built, said = build_wheel(source, tmp_path / "dist", PATH=str(tmp_path), CC="")
     assert "raylog/records/_kernel.so" not in zipfile.ZipFile(built).namelist()
     assert "raylog is installed without its C kernel: no C compiler" in said
     program = (

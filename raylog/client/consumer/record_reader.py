@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from raylog.client.config import ConsumerConfig
@@ -25,11 +24,14 @@ from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.interceptors import InterceptorChain
 from raylog.client.serializers import FromBytes, deserializer_of
 from raylog.errors import ConfigError, RaylogError, kafka_error
-from raylog.records.arrow_columns import RUN_BYTES_MAX, BrokenBatch, RecordColumns, schema_of
+from raylog.extras import need
 from raylog.records.batch import BatchView
 from raylog.records.codec import decode
 from raylog.records.corrupt import CorruptBatch
 from raylog.records.record import Record
+
+if TYPE_CHECKING:
+    from raylog.records.arrow_columns import BrokenBatch, RecordColumns
 
 
 class RecordReader:
@@ -213,6 +215,11 @@ class RecordReader:
             raise ConfigError(
                 "poll_batch returns keys and values as they are stored: use poll() or consume() with deserializers and interceptors"
             )
+        need("pyarrow", "poll_batch")
+        import pyarrow as pa
+
+        from raylog.records.arrow_columns import RUN_BYTES_MAX, RecordColumns
+
         while True:
             collected = RecordColumns(columns)
             givers: list[_Giver] = []
@@ -312,4 +319,7 @@ class _Giver:
 
 def empty_table(columns: Sequence[str] | None = None) -> Any:
     """A table of no records."""
+    need("pyarrow", "poll_batch")
+    from raylog.records.arrow_columns import schema_of
+
     return schema_of(columns).empty_table()

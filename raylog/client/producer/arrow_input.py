@@ -20,10 +20,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raylog.client.columns import column_of
-from raylog.client.links.metadata import unknown_partition
+from raylog.client.columns import binary_values, column_of, header_lists, timestamps_ms
+from raylog.client.links.metadata import TopicView, unknown_partition
 from raylog.client.partitioners import DefaultPartitioner, TopicPartitions
-from raylog.client.producer.batch_input import EncodedPart, refuse_large_record
+from raylog.client.producer.batch_input import BatchInput, ColumnNames, EncodedPart, refuse_large_record
 from raylog.errors import ConfigError
 from raylog.records.arrow_writing import ArrowRows, Order, RecordTooLarge
 from raylog.records.batch import HEADER_SIZE
@@ -31,15 +31,6 @@ from raylog.records.kernel import Kernel
 from raylog.types import TopicPartition
 
 COMBINED_BYTES_MAX = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnNames:
-    key: str = "key"
-    value: str = "value"
-    timestamp: str = "timestamp"
-    headers: str = "headers"
-    partition: str = "partition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +43,32 @@ class _Run:
     order: Order | None
     first: int
     end: int
+
+
+def columns_of_table(table: Any, names: ColumnNames, view: TopicView) -> BatchInput:
+    """The columns of a pyarrow Table or RecordBatch as Python objects, for who does without
+    ``arrow_parts``.
+    """
+    values = column_of(table, names.value)
+    if values is None:
+        raise ConfigError(
+            f"the table has no column {names.value!r}: it has {', '.join(table.schema.names)}; choose one with value_column="
+        )
+    keys, times = column_of(table, names.key), column_of(table, names.timestamp)
+    headers, partitions = column_of(table, names.headers), column_of(table, names.partition)
+    columns = BatchInput(
+        binary_values(values, names.value),
+        None if keys is None or keys.null_count == len(keys) else binary_values(keys, names.key),
+        None if times is None else timestamps_ms(times),
+        None if headers is None else header_lists(headers),
+        None if partitions is None else partitions.to_pylist(),
+    )
+    for partition in sorted(set(columns.partitions or ())):
+        if partition is None or not 0 <= partition < len(view.partitions):
+            raise unknown_partition(
+                TopicPartition(view.name, -1 if partition is None else partition), len(view.partitions)
+            )
+    return columns
 
 
 def arrow_parts(

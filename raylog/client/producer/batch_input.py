@@ -11,6 +11,7 @@ between them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,25 @@ class BatchInput:
     @property
     def is_plain(self) -> bool:
         return self.keys is None and self.timestamps_ms is None and self.headers is None and self.partitions is None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNames:
+    key: str = "key"
+    value: str = "value"
+    timestamp: str = "timestamp"
+    headers: str = "headers"
+    partition: str = "partition"
+
+
+def is_arrow(values: Any) -> bool:
+    """Whether these are a pyarrow Table or RecordBatch. Does not import pyarrow: who has one has
+    done so.
+    """
+    if not hasattr(values, "num_rows"):
+        return False
+    pyarrow = sys.modules.get("pyarrow")
+    return pyarrow is not None and isinstance(values, (pyarrow.Table, pyarrow.RecordBatch))
 
 
 def columns_from(

@@ -20,11 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from raylog.client.columns import binary_values, column_of, header_lists
-from raylog.client.columns import timestamps_ms as timestamps_of
 from raylog.client.config import ProducerConfig
 from raylog.client.interceptors import InterceptorChain, ProducerRecord
 from raylog.client.links.address import ClusterAddress
@@ -32,12 +29,13 @@ from raylog.client.links.connections import Connections, ControllerConnection
 from raylog.client.links.metadata import Metadata, TopicView, unknown_partition
 from raylog.client.partitioners import DefaultPartitioner, TopicPartitions, partitioner_of
 from raylog.client.producer.accumulator import Accumulator, Watch
-from raylog.client.producer.arrow_input import ColumnNames, arrow_parts
 from raylog.client.producer.batch_input import (
     BatchInput,
+    ColumnNames,
     EncodedPart,
     columns_from,
     encoded_parts,
+    is_arrow,
     record_size,
     refuse_large_record,
 )
@@ -264,11 +262,13 @@ class ProducerCore:
         self, view: TopicView, table: Any, names: ColumnNames, partition: int | None
     ) -> Iterator[EncodedPart]:
         """The batches of one ``send_arrow``, encoded one by one as they are asked for."""
+        from raylog.client.producer.arrow_input import arrow_parts, columns_of_table  # pyarrow is an extra
+
         if partition is not None and not 0 <= partition < len(view.partitions):
             raise unknown_partition(TopicPartition(view.name, partition), len(view.partitions))
         compiled = kernel.loaded()
         if compiled is None or self._default is None:
-            return self.parts_of(view, self._arrow_columns(view, table, names), partition)
+            return self.parts_of(view, columns_of_table(table, names, view), partition)
         view.used = True
         return arrow_parts(
             compiled,
@@ -283,29 +283,6 @@ class ProducerCore:
             compression=self.accumulator.compression,
             will_be_stamped=self.config.idempotent,
         )
-
-    def _arrow_columns(self, view: TopicView, table: Any, names: ColumnNames) -> BatchInput:
-        """The columns of a pyarrow Table or RecordBatch as Python objects."""
-        values = column_of(table, names.value)
-        if values is None:
-            raise ConfigError(
-                f"the table has no column {names.value!r}: it has {', '.join(table.schema.names)}; choose one with value_column="
-            )
-        keys, times = column_of(table, names.key), column_of(table, names.timestamp)
-        headers, partitions = column_of(table, names.headers), column_of(table, names.partition)
-        columns = BatchInput(
-            binary_values(values, names.value),
-            None if keys is None or keys.null_count == len(keys) else binary_values(keys, names.key),
-            None if times is None else timestamps_of(times),
-            None if headers is None else header_lists(headers),
-            None if partitions is None else partitions.to_pylist(),
-        )
-        for partition in sorted(set(columns.partitions or ())):
-            if partition is None or not 0 <= partition < len(view.partitions):
-                raise unknown_partition(
-                    TopicPartition(view.name, -1 if partition is None else partition), len(view.partitions)
-                )
-        return columns
 
     def add_part(self, topic: str, part: EncodedPart) -> ProducerBatch:
         """Hand over one encoded batch for which ``len(part.data)`` bytes of memory were taken."""
@@ -451,7 +428,7 @@ class AsyncProducer:
         on_delivery: OnBatchDelivery | None = None,
     ) -> BatchDelivery:
         """Queue many records in few large batches; see ``Producer.send_batch``."""
-        if isinstance(values, (pa.Table, pa.RecordBatch)):
+        if is_arrow(values):
             return await self.send_arrow(topic, values, partition=partition, on_delivery=on_delivery)
         core = self._opened()
         view = core.metadata.cached(topic) or await core.fetch_topic(topic)

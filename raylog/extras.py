@@ -1,0 +1,47 @@
+"""What the extras of raylog's package install, and the error where one is missing.
+
+A plain ``pip install raylog`` has the clients, the command line and the test broker. Everything
+else needs packages that are large, so each comes with an extra::
+
+    raylog[arrow]    pyarrow and uvloop: Arrow tables for producers and consumers, at full speed
+    raylog[ray]      the servers: init, arrange, raylog up, and finding a cluster through Ray
+    raylog[data]     raylog.data: Ray Data and Ray Train
+    raylog[spark]    raylog.spark: PySpark, RayDP and a Java
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+from raylog.errors import MissingExtraError
+
+_EXTRA_OF = {
+    "grpc": "ray",
+    "pandas": "data",
+    "pyarrow": "arrow",
+    "pyspark": "spark",
+    "ray": "ray",
+    "raydp": "spark",
+}
+
+
+def need(package: str, purpose: str) -> None:
+    """Raise MissingExtraError if the package is not installed. Does not import it.
+
+    ``purpose`` is what needs it, as the start of a sentence: "poll_batch".
+    """
+    if package not in sys.modules and find_spec(package) is None:
+        raise missing(ModuleNotFoundError(name=package), purpose)
+
+
+def missing(error: ModuleNotFoundError, purpose: str, extra: str | None = None) -> ImportError:
+    """What to raise for an import that failed: the error itself, unless an extra would mend it.
+
+    ``extra`` is the one to name; None takes the smallest that has the package.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRA_OF:
+        return error
+    extra = extra or _EXTRA_OF[package]
+    return MissingExtraError(f"{purpose} needs {package}, which is not installed: pip install 'raylog[{extra}]'")
