@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from raylog.client.sync import Producer as Producer
     from raylog.cluster import Cluster as Cluster
     from raylog.cluster import connect as connect
-    from raylog.cluster import init as init
+    from raylog.embedded_cluster import init as init
     from raylog.records.record import Record as Record
     from raylog.types import TopicPartition as TopicPartition
 
@@ -49,7 +49,7 @@ _HOMES = {
     "Record": "raylog.records.record",
     "TopicPartition": "raylog.types",
     "connect": "raylog.cluster",
-    "init": "raylog.cluster",
+    "init": "raylog.embedded_cluster",
 }
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, ("data", "errors", "spark", "testing"))

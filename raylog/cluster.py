@@ -1,18 +1,11 @@
-"""The life of a cluster as its user sees it: ``init``, ``connect`` and the ``Cluster`` that both
-return.
-
-``init`` makes an embedded cluster under a folder: one disk per broker (``<folder>/broker-<id>``),
-formatted on first use. It uses the Ray that runs, or starts a small one on the loopback interface,
-then has a process of its own (``raylog.actors.launch``) create the controller; the controller
-creates everything else. The folder is the truth: ``init`` on it after a stop, a crash or on a new
-Ray brings the data back. Calling it again in the same process returns the same cluster, and in
-another process attaches to it.
+"""A cluster as its user sees it: the ``Cluster`` that ``connect`` and ``init``
+(``raylog.embedded_cluster``) return.
 
 ``arrange`` has the nodes of a Ray run a cluster whose brokers are these nodes, each with its own
 folders.
 
-``connect`` finds a running cluster through Ray and returns the same kind of handle; nothing is
-started.
+``connect`` finds a running cluster by its folder, through Ray or by the listeners of its brokers,
+and starts nothing.
 """
 
 from __future__ import annotations
@@ -21,25 +14,23 @@ import logging
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from raylog.client.config import CommonConfig
 from raylog.client.links.address import ClusterAddress
+from raylog.client.links.bootstrap import endpoints_of, outside_address
 from raylog.client.links.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.configs.broker_configs import for_all_brokers
 from raylog.disks.disk import (
     Disk,
-    differs,
-    set_listeners,
-    with_controllers,
 )
-from raylog.disks.embedded import existing_disks, prepare_disks
-from raylog.disks.quorum_disks import CONTROLLER_COUNTS, quorum_disks
-from raylog.embedded_controllers import start_controllers
+from raylog.disks.embedded import existing_disks
+from raylog.disks.quorum_disks import CONTROLLER_COUNTS
 from raylog.errors import (
     ClientTimeoutError,
     ClosedError,
@@ -64,12 +55,9 @@ from raylog.placement.ray_connection import (
     connect_ray,
     is_connected,
 )
-from raylog.readiness import await_brokers, await_voters
-from raylog.server.start_configs import set_for_all
 from raylog.starting import Start
 from raylog.types import Endpoint
-from raylog.wire.listeners import listeners_of_brokers
-from raylog.wire.private import LOG_CLOSING_S, ClusterStatusRequest, DescribeQuorum, RegisterDisks, Shutdown
+from raylog.wire.private import LOG_CLOSING_S, ClusterStatusRequest, DescribeQuorum, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
@@ -81,13 +69,14 @@ logger = logging.getLogger("raylog")
 
 logging.getLogger("ray.widgets").setLevel(logging.ERROR)  # in a notebook it asks for a package that nothing here needs
 
-_clusters: dict[Path, Cluster] = {}
-_lock = threading.Lock()
+clusters: dict[Path, Cluster] = {}
+clusters_lock = threading.Lock()
 
 
 class Cluster:
     """A running cluster. The handle is cheap and picklable, and any thread may use it. A pickled
-    copy does not know the folder and does not own Ray.
+    copy does not know the folder and does not own Ray. All its clients have ``options``, unless
+    they are given others.
 
     As a context manager, the process that started the cluster shuts it down at the end. Other
     processes leave it running.
@@ -100,18 +89,21 @@ class Cluster:
         folder: Path | None = None,
         owns_ray: bool = False,
         is_started_here: bool = False,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.address = address
+        self.options = dict(options or {})
         self.folder = folder
         self._owns_ray = owns_ray
         self._is_started_here = is_started_here
         self._is_shut_down = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Cluster, (current(self.address),))
+        return partial(Cluster, options=self.options), (current(self.address),)
 
     def __repr__(self) -> str:
-        return f"<raylog cluster {self.address.cluster_id} at {', '.join(map(str, self.address.bootstrap))}>"
+        way = "through the brokers at" if self.address.is_outside else "at"
+        return f"<raylog cluster {self.address.cluster_id} {way} {', '.join(map(str, self.address.bootstrap))}>"
 
     def __enter__(self) -> Cluster:
         return self
@@ -124,15 +116,15 @@ class Cluster:
 
     def producer(self, **config: Any) -> Producer:
         """A producer. Options are Kafka's configuration names with ``_`` for ``.``."""
-        return Producer(self._live_address(), **config)
+        return Producer(self._live_address(), **self.options | config)
 
     def consumer(self, **config: Any) -> Consumer:
         """A consumer. Options are Kafka's configuration names with ``_`` for ``.``."""
-        return Consumer(self._live_address(), **config)
+        return Consumer(self._live_address(), **self.options | config)
 
     def admin(self, **config: Any) -> AdminClient:
         """An admin client."""
-        return AdminClient(self._live_address(), **config)
+        return AdminClient(self._live_address(), **self.options | config)
 
     def status(self, timeout_s: float = 10) -> dict[str, Any]:
         """What the controller knows, as plain values: ``brokers``, ``actors`` (with process ids),
@@ -145,6 +137,9 @@ class Cluster:
 
     def bootstrap_servers(self, timeout_s: float = 10) -> str:
         """The addresses of the live brokers, in the form of ``bootstrap.servers`` of Kafka clients."""
+        if self.address.is_outside:
+            with self.admin(default_api_timeout_ms=timeout_s * 1000) as admin:
+                return ",".join(f"{each.host}:{each.port}" for each in admin.describe_cluster().brokers)
         return ",".join(each["listener"] for each in self.status(timeout_s)["brokers"] if each["listener"])
 
     def quorum(self, timeout_s: float = 2) -> dict[str, Any]:
@@ -158,6 +153,8 @@ class Cluster:
         for endpoint in self._live_address().bootstrap:
             try:
                 reply = call(replace(self.address, bootstrap=(endpoint,)), DescribeQuorum(), timeout_s=timeout_s)
+            except ConfigError:
+                raise
             except RaylogError as error:
                 failures.append(f"{endpoint}: {error}")
                 continue
@@ -180,9 +177,9 @@ class Cluster:
         if timeout_s is None:
             timeout_s = _SHUTDOWN_S + LOG_CLOSING_S * self._replicas()
         self._is_shut_down = True
-        with _lock:
+        with clusters_lock:
             if self.folder is not None:
-                _clusters.pop(self.folder, None)
+                clusters.pop(self.folder, None)
         try:
             call(self.address, Shutdown(), timeout_s=timeout_s)
         except RaylogError as error:
@@ -217,130 +214,6 @@ def _listens(actor: dict[str, Any]) -> bool:
 def _server(actor: dict[str, Any]) -> tuple[int, Endpoint]:
     host, _, port = actor["endpoint"].rpartition(":")
     return actor["node_id"], Endpoint(host, int(port))
-
-
-def init(
-    folder: str | Path = DEFAULT_FOLDER,
-    *,
-    brokers: int = 3,
-    disks_per_broker: int = 1,
-    controllers: int | None = None,
-    racks: Sequence[str] | None = None,
-    listeners: Sequence[str] | None = None,
-    advertised_listeners: Sequence[str] | None = None,
-    configs: Mapping[str, Any] | None = None,
-    name: str = DEFAULT_NAME,
-    host: str = "127.0.0.1",
-    ray_address: str | None = None,
-    log_to_driver: bool = False,
-    timeout_s: float = 60,
-) -> Cluster:
-    """Start, or find, an embedded cluster of logical brokers on this machine with its data under
-    ``folder``.
-
-    A second call returns the same cluster, and in another process a handle to it. A broker with
-    several disks has the folders ``broker-0``, ``broker-0-disk-1``, …. Any of them may be a link to
-    another file system. ``controllers`` is 1 or 3, each on another broker's disk; three survive the
-    death of one. None keeps what the cluster has, and gives a new one 1. A cluster of one
-    controller grows when it is given 3, whether it runs or not. It never shrinks. ``racks`` gives
-    each broker a rack.
-
-    ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or one from
-    which each broker looks for a free port. None takes what the disks say, and port 9092 of
-    ``host`` for new ones. Clients are given ``advertised_listeners`` instead, if it is set.
-
-    ``configs`` are Kafka's configs for all brokers, such as ``{"num.partitions": 4}``. A new
-    cluster has them before it serves. On a cluster that runs, they work as
-    ``admin.alter_configs(broker="all", …)`` does. They stay until you change them.
-
-    ``ray_address`` None takes a Ray that runs on this machine, or starts one (loopback only, no
-    dashboard, a small object store). "local" always starts one; anything else is Ray's address. A
-    Ray that is started here prints nothing of its workers unless ``log_to_driver`` is set.
-
-    ``init`` waits as long as the start makes progress: processes come up, logs are opened, bytes
-    are recovered. The logger "raylog.start" reports the progress at level INFO. Raises DiskError
-    for a folder that cannot be used, RayError for a Ray that cannot be used or does not answer
-    within ``timeout_s`` seconds (at most 30), and ClusterError when there was no progress for
-    ``timeout_s`` seconds; its message says what stands still.
-    """
-    need("ray", "raylog.init()")
-    return start_cluster(
-        folder,
-        Start(timeout_s, logging.getLogger("raylog.start").info),
-        brokers=brokers,
-        disks_per_broker=disks_per_broker,
-        controllers=controllers,
-        racks=racks,
-        listeners=listeners,
-        advertised_listeners=advertised_listeners,
-        configs=configs,
-        name=name,
-        host=host,
-        ray_address=ray_address,
-        log_to_driver=log_to_driver,
-    )
-
-
-def start_cluster(
-    folder: str | Path,
-    start: Start,
-    *,
-    brokers: int,
-    disks_per_broker: int,
-    controllers: int | None,
-    racks: Sequence[str] | None,
-    listeners: Sequence[str] | None,
-    advertised_listeners: Sequence[str] | None,
-    configs: Mapping[str, Any] | None,
-    host: str,
-    ray_address: str | None,
-    name: str = DEFAULT_NAME,
-    log_to_driver: bool = False,
-    launcher: LauncherProcess | None = None,
-    asked: Future[Cluster | None] | None = None,
-) -> Cluster:
-    """Do what ``init`` does, with the caller's patience and reports.
-
-    With a ``launcher``, the caller has just started the Ray at ``ray_address``, and this process
-    does not connect to it. ``asked`` is what ``running_cluster`` returned, if the caller has asked
-    already.
-    """
-    timeout_s = start.patience.still_s
-    home = Path(folder).expanduser().resolve()
-    wanted = listeners_of_brokers(brokers, listeners, advertised_listeners)
-    brokers_configs = for_all_brokers(configs)
-    with _lock:
-        running = asked.result() if asked is not None else running_cluster(home, name, brokers * disks_per_broker)
-        if running is not None and any(differs(disk, wanted) for disk in existing_disks(home)):
-            raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
-        existing = _clusters.get(home)
-        if running is not None and len(running.address.bootstrap) >= (controllers or 1):
-            if brokers_configs:
-                set_for_all(running.address, brokers_configs, {}, timeout_s=timeout_s)
-            return existing if existing is not None and existing.address == running.address else running
-        found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
-        homes = quorum_disks(found, controllers)
-        owns_ray, endpoints = start_controllers(
-            found, homes, start, launcher, host=host, ray_address=ray_address, log_to_driver=log_to_driver
-        )
-        found = [with_controllers(disk, endpoints) for disk in found]
-        if running is not None:
-            owns_ray, is_started_here = (existing._owns_ray, existing._is_started_here) if existing else (False, False)
-        else:
-            is_started_here = True
-        cluster = Cluster(_address(name, found[0]), folder=home, owns_ray=owns_ray, is_started_here=is_started_here)
-        with start.phase("disks"):
-            if brokers_configs:
-                set_for_all(cluster.address, brokers_configs, {}, timeout_s=timeout_s)
-            call(
-                cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in found)), timeout_s=timeout_s
-            )
-        with start.phase("brokers"):
-            await_brokers(cluster, {disk.broker_id for disk in found}, start)
-        with start.phase("voters"):
-            await_voters(cluster, len(homes), start)
-        _clusters[home] = cluster
-        return cluster
 
 
 def arrange(
@@ -407,20 +280,38 @@ def connect(
     ray_address: str | None = None,
     *,
     folder: str | Path | None = None,
+    bootstrap_servers: str | Sequence[str] | None = None,
     name: str = DEFAULT_NAME,
     timeout_s: float = CONNECT_TIMEOUT_S,
+    options: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Find a running cluster: the one whose disks are under ``folder``, or the only one on a Ray.
+    """Find a running cluster: the one whose disks are under ``folder``, the one whose brokers
+    listen at ``bootstrap_servers``, or the only one on a Ray.
+
+    ``bootstrap_servers`` is Kafka's ``"host:9092,…"``. It needs no Ray and no folder, so it works
+    from any machine. Everything then passes the brokers' listeners: what Kafka's protocol has no
+    request for raises ConfigError. Programs on the cluster's nodes are faster without it.
+
+    ``options`` are for all clients that the handle makes, by Kafka's names, as
+    ``{"client.id": "report"}``. ConfigError for one that not every kind of client has.
 
     The Ray is the one that this process is connected to. If there is none, this process connects to
     the one at ``ray_address`` (``host:port`` of its head). None takes the one that RAY_ADDRESS
     names or that runs on this machine. ``name`` is used in messages.
 
     Raises RayError for a Ray that cannot be used or does not answer within ``timeout_s`` seconds,
-    and ClusterError if no cluster runs there or none answers in that time. The logger
+    and ClusterError or ClientTimeoutError if no cluster runs there or none answers in that time. The logger
     "raylog.connect" reports at level INFO what is tried.
     """
-    cluster = find(ray_address, folder=folder, name=name, timeout_s=timeout_s)
+    client_options = _common(options)
+    if bootstrap_servers is not None:
+        if ray_address is not None or folder is not None:
+            raise ConfigError("a cluster is found by its brokers, by its folder or by its Ray: give one of the three")
+        listeners = ",".join(map(str, endpoints_of(bootstrap_servers)))
+        announce(f"the brokers at {listeners}", timeout_s)
+        address = outside_address(bootstrap_servers, name, timeout_s=timeout_s)
+        return Cluster(address, options=client_options)
+    cluster = find(ray_address, folder=folder, name=name, timeout_s=timeout_s, options=options)
     if cluster.folder is not None:
         _check_answers(cluster, Deadline.after(timeout_s))
     return cluster
@@ -432,6 +323,7 @@ def find(
     folder: str | Path | None = None,
     name: str = DEFAULT_NAME,
     timeout_s: float = CONNECT_TIMEOUT_S,
+    options: Mapping[str, Any] | None = None,
 ) -> Cluster:
     """Do what ``connect`` does, but do not ask the cluster: it may have no active controller, or
     not run at all.
@@ -443,7 +335,7 @@ def find(
         disks = existing_disks(home)
         if not disks:
             raise ClusterError(f"no cluster under {home}: start one with raylog.init({str(folder)!r}) or `raylog up`")
-        return Cluster(_address(name, disks[0]), folder=home)
+        return Cluster(address_of_disk(name, disks[0]), folder=home, options=_common(options))
     need("ray", "finding a cluster without its folder")
     if is_connected():
         deadline = check_connected_ray(ray_address, timeout_s)
@@ -465,7 +357,13 @@ def find(
             f"{found} on {where}: say which by raylog.connect(folder=…), or start one with raylog.init()"
         )
     cluster_id, endpoints, secret = _credentials(where, controllers, deadline)
-    return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, tuple(endpoints), secret))
+    return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, tuple(endpoints), secret), options=_common(options))
+
+
+def _common(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Options of every kind of client, by the names of keywords."""
+    CommonConfig.parse(options)
+    return {name.replace(".", "_"): value for name, value in (options or {}).items()}
 
 
 def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> tuple[str, list[Endpoint], bytes]:
@@ -511,7 +409,7 @@ def running_cluster(home: Path, name: str, count: int) -> Cluster | None:
     disks = existing_disks(home)
     if len(disks) < count or not all(disk.controllers for disk in disks):
         return None
-    cluster = Cluster(_address(name, disks[0]), folder=home)
+    cluster = Cluster(address_of_disk(name, disks[0]), folder=home)
     busy = Deadline.after(_BUSY_S)
     while True:
         try:
@@ -538,22 +436,12 @@ def _accepts(endpoint: Endpoint) -> bool:
 # ------------------------------------------------------------------ disks
 
 
-def _address(name: str, disk: Disk) -> ClusterAddress:
+def address_of_disk(name: str, disk: Disk) -> ClusterAddress:
     from raylog.placement.resources import NAMESPACE
 
     if not disk.controllers:
         raise ClusterError(f"{disk.path} does not say where its controller is: start the cluster with raylog.init()")
     return ClusterAddress(name, NAMESPACE, disk.cluster_id, disk.controllers, disk.secret.encode())
-
-
-def _registration(disk: Disk, host: str) -> dict[str, Any]:
-    return {
-        "directory_id": disk.directory_id.bytes,
-        "broker_id": disk.broker_id,
-        "path": str(disk.path),
-        "host": host,
-        "rack": disk.rack,
-    }
 
 
 # ------------------------------------------------------------------ waiting

@@ -9,12 +9,13 @@ import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, ConnectTimeout, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text
+from raylog.cli.remote import ClusterApp
 from raylog.types import TopicPartition
 
 if TYPE_CHECKING:
     from raylog.client.admin.actors import ActorInfo
 
-app = typer.Typer(
+app = ClusterApp(
     help="List the actors that hold replicas, add one, move replicas between those of a disk, retire one.",
     no_args_is_help=True,
 )

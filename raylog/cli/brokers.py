@@ -11,13 +11,14 @@ import typer
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, ConnectTimeout, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.reassign import Throttle, as_document, checked_throttle, named
+from raylog.cli.remote import ClusterApp
 from raylog.errors import ClusterError, error_for
 from raylog.types import TopicPartition
 
 if TYPE_CHECKING:
     from raylog.client.sync import AdminClient
 
-app = typer.Typer(help="List brokers, take leaders away from one, give them back, remove one.", no_args_is_help=True)
+app = ClusterApp(help="List brokers, take leaders away from one, give them back, remove one.", no_args_is_help=True)
 
 Broker = Annotated[int, typer.Argument(min=0, help="The broker's id.", show_default=False)]
 POLL_S = 0.2

@@ -194,7 +194,7 @@ def _start_on_disks(
             asked = beside.submit(_ask_for_running, folder, brokers * disks_per_broker)
             with start.phase("ray"):
                 ray_address = start_ray(folder, brokers, racks, disks_per_broker)
-        from raylog.cluster import start_cluster
+        from raylog.embedded_cluster import start_cluster
 
         advance("controllers")
         if controllers is None and not has_run(folder):

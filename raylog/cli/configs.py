@@ -16,13 +16,14 @@ import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, print_json, print_text
+from raylog.cli.remote import ClusterApp
 from raylog.errors import ConfigError
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import ConfigEntry
     from raylog.client.sync import AdminClient
 
-app = typer.Typer(help="Show and change the configs of topics and brokers.", no_args_is_help=True)
+app = ClusterApp(help="Show and change the configs of topics and brokers.", no_args_is_help=True)
 
 
 class EntityType(Enum):

@@ -2,8 +2,9 @@
 producer or a consumer have.
 
 ``--folder`` names the folder of an embedded cluster (no Ray is asked), ``--address`` a Ray on which
-a cluster runs. Without both it is the cluster under ``./raylog-data`` if there is one, else the one
-on the Ray that runs on this machine.
+a cluster runs, ``--bootstrap-server`` its brokers (``raylog.cli.remote``). Without all of them it
+is the cluster under ``./raylog-data`` if there is one, else the one on the Ray that runs on this
+machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raylog.cli.remote import outside
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -61,6 +63,13 @@ def find_cluster(
     """
     from raylog.cluster import connect, find
 
+    told = outside()
+    if told.bootstrap_servers is not None:
+        if folder is not None or address is not None:
+            raise typer.BadParameter(
+                "a cluster is found by --bootstrap-server, by --folder (or RAYLOG_FOLDER) or by --address: give one of them"
+            )
+        return connect(bootstrap_servers=told.bootstrap_servers, timeout_s=timeout_s, options=told.options)
     if folder is None and address is None and any(DEFAULT_FOLDER.glob("broker-*/meta.properties")):
         folder = DEFAULT_FOLDER
     if folder is not None and address is not None:
@@ -68,7 +77,7 @@ def find_cluster(
             "a cluster is found by --folder (or RAYLOG_FOLDER) or by --address: give one of the two"
         )
     seek = connect if must_serve else find
-    return seek(address, folder=folder, timeout_s=timeout_s)
+    return seek(address, folder=folder, timeout_s=timeout_s, options=told.options)
 
 
 def open_producer(folder: Path | None, address: str | None, timeout_s: float, options: Mapping[str, Any]) -> Producer:

@@ -104,7 +104,7 @@ def main() -> int:
 
 def _run(folder: Path, progress: Progress, console: Console) -> tuple[Story, ProofVerdict]:
     from raylog import NewTopic
-    from raylog.cluster import init
+    from raylog.embedded_cluster import init
 
     story = Story()
     reading = progress.add_task("reading the flights of 2013", total=None)

@@ -17,6 +17,7 @@ from raylog.cli import offset_resets
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.offset_resets import CommittedPlace, Rule
 from raylog.cli.output import AsJson, notice, print_json, print_text
+from raylog.cli.remote import ClusterApp
 from raylog.errors import ConfigError
 from raylog.types import TopicPartition
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from raylog.client.admin.groups import GroupDescription
     from raylog.client.sync import AdminClient
 
-app = typer.Typer(
+app = ClusterApp(
     help="Consumer groups: list and describe them, reset their offsets, delete them.", no_args_is_help=True
 )
 

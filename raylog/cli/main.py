@@ -36,6 +36,7 @@ from raylog.cli import (
     verify,
 )
 from raylog.cli.output import notice
+from raylog.cli.remote import reaching
 from raylog.errors import RaylogError
 from raylog.extras import missing
 
@@ -69,7 +70,7 @@ def options(
 
 app.command("up")(cluster.up)
 app.command("down")(cluster.down)
-app.command("status")(cluster.status)
+app.command("status")(reaching(cluster.status))
 app.command("doctor")(doctor.doctor)
 app.add_typer(topics.app, name="topics")
 app.add_typer(brokers.app, name="brokers")
@@ -77,10 +78,10 @@ app.add_typer(actors.app, name="actors")
 app.add_typer(configs.app, name="configs")
 app.add_typer(groups.app, name="groups")
 app.add_typer(reassign.app, name="reassign")
-app.command("leader-election")(leader_election.leader_election)
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.command("verify")(verify.verify)
+app.command("leader-election")(reaching(leader_election.leader_election))
+app.command("produce")(reaching(produce.produce))
+app.command("consume")(reaching(consume.consume))
+app.command("verify")(reaching(verify.verify))
 app.command("dump-log")(dump_log.dump_log)
 app.add_typer(perf.app, name="perf")
 app.add_typer(node.app, name="node")

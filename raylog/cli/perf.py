@@ -28,13 +28,14 @@ from raylog.cli.connection import (
     open_producer,
 )
 from raylog.cli.output import AsJson, print_json, print_text, progress_bar
+from raylog.cli.remote import ClusterApp
 from raylog.cli.topics import parse_configs
 from raylog.types import TopicPartition
 
 MIB = 1024 * 1024
 POLL_S = 1.0
 
-app = typer.Typer(help="Measure how fast a cluster takes and gives records.", no_args_is_help=True)
+app = ClusterApp(help="Measure how fast a cluster takes and gives records.", no_args_is_help=True)
 
 
 @app.command("produce")

@@ -10,8 +10,9 @@ import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text
+from raylog.cli.remote import ClusterApp
 
-app = typer.Typer(help="The controllers: who is active, who follows, how far.", no_args_is_help=True)
+app = ClusterApp(help="The controllers: who is active, who follows, how far.", no_args_is_help=True)
 
 
 @app.callback()

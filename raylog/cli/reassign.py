@@ -19,13 +19,14 @@ import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, print_json, print_text
+from raylog.cli.remote import ClusterApp
 from raylog.errors import ConfigError, RaylogError
 from raylog.types import TopicPartition
 
 if TYPE_CHECKING:
     from raylog.client.sync import AdminClient
 
-app = typer.Typer(help="Move replicas between brokers, and change how many there are.", no_args_is_help=True)
+app = ClusterApp(help="Move replicas between brokers, and change how many there are.", no_args_is_help=True)
 
 Plan = dict[TopicPartition, tuple[int, ...]]
 PlanFile = Annotated[

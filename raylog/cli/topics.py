@@ -15,12 +15,13 @@ from kio.schema.errors import ErrorCode
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_text
+from raylog.cli.remote import ClusterApp
 from raylog.errors import ConfigError, kafka_error
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import PartitionInfo, TopicDescription
 
-app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+app = ClusterApp(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(help="The topic's name.", show_default=False)]
 Topics = Annotated[list[str], typer.Argument(help="Names of topics.", show_default=False)]

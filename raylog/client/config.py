@@ -116,6 +116,12 @@ class ClientConfig(BaseModel):
         return "; ".join(lines)
 
 
+class CommonConfig(ClientConfig):
+    """The options that one may give to all clients of a cluster at once."""
+
+    refused: ClassVar[Mapping[str, str]] = ADMIN_REFUSED
+
+
 class ProducerConfig(ClientConfig):
     """Kafka's producer table. ``idempotent`` is the outcome of ``enable.idempotence`` and what it
     conflicts with.

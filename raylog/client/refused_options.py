@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _NEW_PROTOCOL = "groups speak the classic protocol; that of KIP-848 is not there yet"
-_NO_TLS = (
-    "the inside link authenticates both sides with the cluster's secret; TLS and SASL belong to the Kafka listener"
-)
+_NO_TLS = "TLS and SASL come in a later version; on a cluster's nodes, its secret authenticates both sides"
 _NO_RACK = "it says which replica a consumer reads; producers and admin clients ask leaders"
 _NO_JMX = "there is no JMX reporter; clients are asked for their figures directly"
 
 _EVERYWHERE: Mapping[str, str] = {
-    "bootstrap.servers": "a handle gets its address from raylog.connect() or a ClusterAddress",
+    "bootstrap.servers": "give it to raylog.connect(bootstrap_servers=…), which returns a cluster with producers and consumers",
     "bootstrap.controllers": "a handle gets its address from raylog.connect() or a ClusterAddress",
     "client.dns.lookup": "servers announce addresses, not names, on the inside link",
     "security.protocol": _NO_TLS,

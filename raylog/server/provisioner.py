@@ -300,7 +300,7 @@ class Provisioner:
                 FormatOrder(
                     each,
                     _reservation(each, address.cluster_id, broker_ids[each.directory_id], joined),
-                    address.secret.decode(),
+                    self._secret(),
                     address.bootstrap,
                 )
                 for each in blank

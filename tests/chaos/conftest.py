@@ -18,6 +18,7 @@ from ray_nodes import ray_nodes
 from server_faults import ServerFaults
 
 from raylog import NewTopic
+from raylog.client.links.address import ClusterAddress
 from raylog.testing.verifiable_load import VerifiableLoad, audit_of
 
 PARTITIONS = 3
@@ -25,7 +26,7 @@ RECORDS_PER_SECOND = 7_000
 RECORDS_AFTERWARDS = 1_000  # that the load goes on, on whatever machine; ``make soak`` demands 5,000 a second
 SEED = "RAYLOG_CHAOS_SEED"
 
-UnderLoad = Callable[[], AbstractContextManager[VerifiableLoad]]
+UnderLoad = Callable[..., AbstractContextManager[VerifiableLoad]]
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +50,14 @@ def target() -> Iterator[Target]:
 
 @pytest.fixture
 def under_load(target: Target) -> UnderLoad:
-    """A load, and at its end everything that must hold after a fault: the ISR whole, the ledger, the replicas."""
+    """A load, and at its end everything that must hold after a fault: the ISR whole, the ledger, the replicas.
+
+    ``address``: by which the load and its audit reach the cluster, None for its nodes' own.
+    """
 
     @contextmanager
-    def run() -> Iterator[VerifiableLoad]:
-        address = target.nodes.cluster.address
+    def run(address: ClusterAddress | None = None) -> Iterator[VerifiableLoad]:
+        address = address or target.nodes.cluster.address
         with VerifiableLoad(
             address, target.topic, partitions=PARTITIONS, records_per_second=RECORDS_PER_SECOND
         ) as load:

@@ -27,6 +27,7 @@ from process_faults import (
 )
 from ray_clusters import eventually
 
+import raylog
 from raylog import NewTopic
 from raylog.records.batch import batches
 from raylog.testing.verifiable_load import VerifiableLoad
@@ -34,7 +35,7 @@ from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.chaos
 
-UnderLoad = Callable[[], AbstractContextManager[VerifiableLoad]]
+UnderLoad = Callable[..., AbstractContextManager[VerifiableLoad]]
 
 
 def acknowledges(load: VerifiableLoad, target: Target, least: int, most: int) -> None:
@@ -68,6 +69,16 @@ def test_a_killed_process_costs_nothing_that_was_acknowledged(
         for _ in range(2):
             acknowledges(load, target, 2_000, 15_000)
             strike(target, lambda had_effect: eventually(had_effect, "the fault is noticed"))
+
+
+@pytest.mark.parametrize("strike", [kill_leader, kill_broker], ids=lambda each: each.__name__)
+def test_a_killed_process_costs_clients_outside_nothing_that_was_acknowledged(
+    target: Target, under_load: UnderLoad, strike: Fault
+) -> None:
+    outside = raylog.connect(bootstrap_servers=target.nodes.cluster.bootstrap_servers())
+    with under_load(outside.address) as load:
+        acknowledges(load, target, 2_000, 15_000)
+        strike(target, lambda had_effect: eventually(had_effect, "the fault is noticed"))
 
 
 @pytest.mark.parametrize("strike", [stop_leader, stop_follower], ids=lambda each: each.__name__)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import raylog.cluster
+import raylog.embedded_cluster
 from raylog.cli import demo, flights
 from raylog.cli.proof import ReadRecord
 from raylog.testing.in_process import InProcessCluster, cluster
@@ -36,7 +37,7 @@ class ServedHere(raylog.cluster.Cluster):
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcessCluster]:
     with cluster(brokers=3) as running:
-        monkeypatch.setattr(raylog.cluster, "init", lambda *_, **__: ServedHere(running.address))
+        monkeypatch.setattr(raylog.embedded_cluster, "init", lambda *_, **__: ServedHere(running.address))
         monkeypatch.setattr(demo, "kill", lambda node, pid: running.crash(node))
         monkeypatch.setattr(demo, "read_flights", lambda: flights.read_flights(FLIGHTS_HERE))
         yield running

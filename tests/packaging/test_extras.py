@@ -45,18 +45,16 @@ def test_a_plain_install_is_small(plain: Path) -> None:
 
 def test_a_plain_install_serves_and_reaches_the_test_broker(plain: Path, tmp_path: Path) -> None:
     program = """
-import asyncio, sys
+import sys
 import raylog.testing
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-
-async def round_trip(bootstrap):
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, compression_type="gzip") as producer:
-        await producer.send_and_wait("orders", b"42")
-    async with AIOKafkaConsumer("orders", bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
-        return (await consumer.getone()).value
 
 with raylog.testing.broker(topics={"orders": 1}) as broker:
-    print(asyncio.run(round_trip(broker.bootstrap)))
+    cluster = raylog.connect(bootstrap_servers=broker.bootstrap)
+    with cluster.producer(compression_type="zstd") as producer:
+        producer.send_batch("orders", [b"42"] * 100).result()
+    with cluster.consumer(group_id="readers", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["orders"])
+        print(consumer.consume(1, timeout=20)[0].value)
 print(sorted({"ray", "pyarrow", "pyspark", "grpc", "numpy", "uvloop"} & sys.modules.keys()))
 """
     done = run(plain, "python", "-c", program, folder=tmp_path)

@@ -29,6 +29,7 @@ from raylog.client.admin.replica_comparison import Difference, ReplicaComparison
 from raylog.client.admin.replica_repair import DIFFERENCES_MAX, Judgement, Repair, judge_tables, recopied, repaired
 from raylog.client.admin.table_comparison import TableComparison
 from raylog.client.links import requests
+from raylog.client.links.address import not_from_outside
 from raylog.client.links.leader_requests import LeaderRequests
 from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import PartitionView
@@ -143,6 +144,8 @@ async def verify_topics(
     ``repair``: have wrong copies copied anew where it can be decided which are wrong, and compare
     again.
     """
+    if link.connections.are_outside:
+        raise not_from_outside("comparing replicas")
     views = await link.metadata.refresh(None if topics is None else list(topics))
     keys = [TopicPartition(view.name, index) for view in views for index in range(len(view.partitions))]
     permits = asyncio.Semaphore(PARTITIONS_AT_ONCE)

@@ -7,6 +7,10 @@ and Spark executors. It names the cluster for people (``name``, ``namespace``), 
 may go stale: a handle tries each of them, learns newer ones from the answers and, where no
 controller answers, asks the servers that it has heard of. The secret proves membership in the
 handshake (it is never sent) and never shows in ``repr``.
+
+Who does not know the secret is outside, as every Kafka client is: its address has None in that
+place, and ``bootstrap`` lists listeners of brokers. Its clients do what Kafka's protocol allows, and
+all their requests pass the Brokers.
 """
 
 from __future__ import annotations
@@ -17,16 +21,31 @@ from raylog.errors import ConfigError
 from raylog.types import Endpoint
 
 
+def not_from_outside(what: str) -> ConfigError:
+    """The error of who asks from outside for what only the cluster's own processes take."""
+    return ConfigError(
+        f"{what} is not possible through the listeners of brokers, which take only Kafka's requests: "
+        "connect on a node of the cluster, by its folder or through its Ray"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """A cluster as a client needs it. ``bootstrap`` lists controllers, the likeliest first."""
+    """A cluster as a client needs it. ``bootstrap`` lists controllers, the likeliest first; without
+    ``secret``, listeners of brokers.
+    """
 
     name: str
     namespace: str
     cluster_id: str
     bootstrap: tuple[Endpoint, ...]
-    secret: bytes = field(repr=False)
+    secret: bytes | None = field(repr=False)
 
     def __post_init__(self) -> None:
         if not self.bootstrap:
             raise ConfigError(f"the address of cluster {self.name!r} names no endpoint: get one from raylog.connect()")
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it leads to the brokers' listeners, as that of any Kafka client."""
+        return self.secret is None

@@ -1,5 +1,5 @@
 """The connections of one handle: one per endpoint, opened and proven when first wanted, and the
-link to the active controller.
+link to the active controller. From outside, every Broker takes what the controller does.
 
 ``Connections`` opens each endpoint once however many ask for it, waits between failed attempts
 (``reconnect.backoff.ms`` and its maximum) and closes what nobody has used for
@@ -28,7 +28,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.client.config import ClientConfig
-from raylog.client.links.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress, not_from_outside
 from raylog.clock import clock_of
 from raylog.errors import (
     ClientTimeoutError,
@@ -42,8 +42,9 @@ from raylog.errors import (
 from raylog.kafka.refusal import is_not_controller
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
+from raylog.wire.frames import api_of
 from raylog.wire.handshake import HandshakeError
-from raylog.wire.private import FindController
+from raylog.wire.private import FIRST_API_KEY, FindController
 
 logger = logging.getLogger("raylog.client")
 
@@ -78,6 +79,11 @@ class Connections:
         self._doors: dict[Endpoint, _Door] = {}
         self._closed = False
         self._sweeper: asyncio.TimerHandle | None = None
+
+    @property
+    def are_outside(self) -> bool:
+        """Whether they lead to the brokers' listeners."""
+        return self._address.is_outside
 
     @property
     def cluster_id(self) -> str:
@@ -258,6 +264,7 @@ class ControllerConnection:
 
     def __init__(self, address: ClusterAddress, config: ClientConfig, connections: Connections) -> None:
         self._name = address.name
+        self._what = "broker" if address.is_outside else "controller"
         self._known = _known_of(address)
         self._endpoints = list(reversed(self._known.controllers))
         self._config = config
@@ -288,7 +295,7 @@ class ControllerConnection:
     def trouble(self) -> str:
         """Why there is no answer yet, for an error message."""
         tried = ", ".join(map(str, self._endpoints))
-        return f"the controller, sought at {tried}: {self._failure or 'no answer yet'}"
+        return f"the {self._what}, sought at {tried}: {self._failure or 'no answer yet'}"
 
     async def request(
         self,
@@ -302,10 +309,12 @@ class ControllerConnection:
 
         Keeps trying for ``timeout_ms`` (default ``request.timeout.ms``); each attempt waits
         ``answer_within_ms`` for its answer. Raises ClusterError if no controller could be reached
-        at all, ClientTimeoutError if one was and did not answer; what a reply says of errors is the
-        caller's to read. Logs what it tries when it first connects, and a warning once no
-        controller is reached for a while.
+        at all, ClientTimeoutError if one was and did not answer, ConfigError for what may not be
+        asked from outside; what a reply says of errors is the caller's to read. Logs what it tries
+        when it first connects, and a warning once no controller is reached for a while.
         """
+        if self._connections.are_outside and api_of(entity)[0] >= FIRST_API_KEY:
+            raise not_from_outside(f"this ({type(entity).__name__})")
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         if not self._is_announced:
             self._is_announced = True
@@ -324,7 +333,8 @@ class ControllerConnection:
             return
         self._is_warned = True
         logger.warning(
-            "No controller of cluster %r reached for %g s: %s. Trying for %g s",
+            "No %s of cluster %r reached for %g s: %s. Trying for %g s",
+            self._what,
             self._name,
             _UNREACHED_S,
             self.trouble(),
@@ -461,6 +471,8 @@ class ControllerConnection:
         return False
 
     async def _ask_server(self, server: Endpoint, within_s: float) -> Endpoint | None:
+        if self._connections.are_outside:
+            return None  # a listener says nothing of controllers
         try:
             async with asyncio.timeout(within_s):
                 connection = await self._connections.get(server)
@@ -484,8 +496,8 @@ class ControllerConnection:
             )
         if isinstance(failure, ClientTimeoutError):
             return ClientTimeoutError(
-                f"the controller of cluster {self._name!r} did not answer within {limit_ms:g} ms (tried {tried}): {failure}"
+                f"the {self._what} of cluster {self._name!r} did not answer within {limit_ms:g} ms (tried {tried}): {failure}"
             )
         return ClusterError(
-            f"no controller of cluster {self._name!r} answers at {tried} ({failure}): see `raylog status`, or start it with `raylog up`"
+            f"no {self._what} of cluster {self._name!r} answers at {tried} ({failure}): see `raylog status`, or start it with `raylog up`"
         )

@@ -19,6 +19,9 @@ asked about one partition of each topic, of a few topics, and with the first ans
 as a whole. Hundreds of questions would keep it from noticing that the process is dead. A partition
 whose leader is not known then is searched for by itself.
 
+**From outside** the answers name brokers: a broker's id stands for the node id of the Broker itself,
+and a newer leader is looked for in the metadata, again and again.
+
 Lives in one event loop; ``cached`` may be read from any thread. Node ids are those of server actors
 (``raylog.types.node_id``).
 """
@@ -38,7 +41,7 @@ from raylog.client.links import leader_changes, requests
 from raylog.client.links.connections import Connections, ControllerConnection
 from raylog.client.partitioners import TopicPartitions
 from raylog.errors import RaylogError, error_for, kafka_error
-from raylog.types import NO_LEADER, Endpoint, TopicPartition
+from raylog.types import BROKER_SLOT, NO_LEADER, Endpoint, TopicPartition, node_id
 from raylog.wire.handshake import Peer
 from raylog.wire.private import AwaitLeaderRequest
 
@@ -58,6 +61,7 @@ LEADER_ERRORS = frozenset(
 
 AWAIT_LEADER_MS = 1_000
 _ANSWER_SLACK_MS = 2_000
+_LOOK_AGAIN_S = 0.02  # from outside, for a newer leader
 _TOPICS_ASKED_MAX = 8  # of all that one process led
 _TOLD_TOGETHER_S = 1.0  # a line about some partitions of a lost leader waits so long for the others
 
@@ -204,13 +208,19 @@ class Metadata:
         for name in [name for name, view in self._topics.items() if view.used_at < oldest]:
             del self._topics[name]
 
+    def _node(self, id: Any) -> int:
+        """The node id that an answer means."""
+        return node_id(int(id), BROKER_SLOT) if self._connections.are_outside and id >= 0 else int(id)
+
     def _learn_nodes(self, reply: Any) -> None:
-        for node in reply.brokers:
-            self.nodes[int(node.node_id)] = Endpoint(node.host, int(node.port))
-            self.racks[int(node.node_id)] = node.rack
-        self._controller.learn_servers(
-            {int(node.node_id): Endpoint(node.host, int(node.port)) for node in reply.brokers}
-        )
+        told = {self._node(node.node_id): Endpoint(node.host, int(node.port)) for node in reply.brokers}
+        self.nodes.update(told)
+        self.racks.update({self._node(node.node_id): node.rack for node in reply.brokers})
+        if self._connections.are_outside:
+            for endpoint in told.values():
+                self._controller.learn(endpoint)
+            return
+        self._controller.learn_servers(told)
         controller = self.nodes.get(int(reply.controller_id))
         if controller is not None:
             self._controller.learn(controller)
@@ -221,7 +231,7 @@ class Metadata:
         same = known is not None and known.topic_id == topic.topic_id
         partitions: list[PartitionView] = []
         for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index)):
-            node = int(partition.leader_id)
+            node = self._node(partition.leader_id)
             leader = PartitionLeader(node, int(partition.leader_epoch), self.nodes.get(node))
             index = len(partitions)
             if (
@@ -234,9 +244,9 @@ class Metadata:
             partitions.append(
                 PartitionView(
                     leader,
-                    tuple(map(int, partition.replica_nodes)),
-                    tuple(map(int, partition.isr_nodes)),
-                    tuple(map(int, partition.offline_replicas)),
+                    tuple(map(self._node, partition.replica_nodes)),
+                    tuple(map(self._node, partition.isr_nodes)),
+                    tuple(map(self._node, partition.offline_replicas)),
                     int(partition.leader_epoch),
                 )
             )
@@ -296,11 +306,12 @@ class Metadata:
         a search.
         """
         for node in nodes:
-            self.nodes[int(node.node_id)] = Endpoint(node.host, int(node.port))
+            self.nodes[self._node(node.node_id)] = Endpoint(node.host, int(node.port))
         hint = answer.current_leader
-        endpoint = self.nodes.get(int(hint.leader_id))
+        leader = self._node(hint.leader_id)
+        endpoint = self.nodes.get(leader)
         if endpoint is not None:
-            self.learn_leader(key, PartitionLeader(int(hint.leader_id), int(hint.leader_epoch), endpoint))
+            self.learn_leader(key, PartitionLeader(leader, int(hint.leader_epoch), endpoint))
 
     def search_leader(
         self, key: TopicPartition, failed: PartitionLeader | None, *, peer: Peer | None, on_end: SearchEnded
@@ -445,6 +456,8 @@ class Metadata:
 
         If there is none yet, whoever leads and is not known to be dead; None if nobody does.
         """
+        if self._connections.are_outside:
+            return await self._look_for_newer(key, epoch)
         request = AwaitLeaderRequest(
             topic=key.topic, partition=key.partition, newer_than_epoch=epoch, timeout_ms=AWAIT_LEADER_MS
         )
@@ -456,9 +469,22 @@ class Metadata:
         self.learn_leader(key, found)
         return found
 
+    async def _look_for_newer(self, key: TopicPartition, epoch: int) -> PartitionLeader | None:
+        """The same, from any broker's metadata."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + AWAIT_LEADER_MS / 1000
+        while True:
+            await self._fetch_topic(key.topic)
+            leader = self.leader(key)
+            if leader is not None and leader.epoch > epoch and leader.endpoint is not None:
+                return leader
+            if loop.time() >= deadline:
+                return leader if leader is not None and leader.endpoint is not None else None
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
     async def _reconnect(self, failed: PartitionLeader, peer: Peer | None) -> bool:
-        """Whether the process that led answers at its old address."""
-        if failed.endpoint is None or peer is None:
+        """Whether the process that led answers at its old address. Nobody can tell from outside."""
+        if failed.endpoint is None or peer is None or self._connections.are_outside:
             return False
         try:
             return (await self._connections.get(failed.endpoint)).peer == peer

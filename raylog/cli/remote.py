@@ -1,0 +1,116 @@
+"""The options by which every command reaches a cluster from outside, as Kafka's tools do:
+``--bootstrap-server`` and ``--command-config``.
+
+A ``ClusterApp`` adds both to each of its commands that takes a Ray's ``--address``, and
+``reaching`` adds them to one. The command itself does not see them: ``outside`` gives what they say
+to ``find_cluster``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raylog.errors import ConfigError
+
+_BOOTSTRAP_SERVERS = "bootstrap.servers"
+_BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        metavar="HOST:PORT,…",
+        help="Listeners of the cluster's brokers, to be reached from whatever machine.",
+        show_default=False,
+    ),
+]
+_CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="A properties file with options of clients, by Kafka's names.",
+        show_default=False,
+    ),
+]
+
+Command = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What the two options say. ``options`` are for every client, by Kafka's names."""
+
+    bootstrap_servers: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+_told: ContextVar[Outside] = ContextVar("raylog_outside")
+
+
+class ClusterApp(typer.Typer):
+    """A group of commands that reach a cluster."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:  # type: ignore[override]
+        register = super().command(name, **settings)
+        return lambda command: register(reaching(command))
+
+
+def reaching(command: Command) -> Command:
+    """The same command with the two options, if it takes a Ray's address."""
+    signature = inspect.signature(command, eval_str=True)
+    if "address" not in signature.parameters:
+        return command
+
+    @functools.wraps(command)
+    def run(*, bootstrap_server: str | None = None, command_config: Path | None = None, **given: Any) -> Any:
+        options = {} if command_config is None else read_properties(command_config)
+        servers = options.pop(_BOOTSTRAP_SERVERS, None)
+        before = _told.set(Outside(bootstrap_server or servers, options))
+        try:
+            return command(**given)
+        finally:
+            _told.reset(before)
+
+    added = {"bootstrap_server": _BootstrapServer, "command_config": _CommandConfig}
+    parameters = {name: each.replace(kind=each.KEYWORD_ONLY) for name, each in signature.parameters.items()}
+    for name, annotation in added.items():
+        parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    untyped: Any = run
+    untyped.__signature__ = signature.replace(parameters=list(parameters.values()))
+    untyped.__annotations__ = {name: each.annotation for name, each in parameters.items()}
+    return run
+
+
+def outside() -> Outside:
+    """What the command that runs was told; empty outside of one."""
+    return _told.get(Outside())
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A file in the format of Java's properties. Raises ConfigError for one that cannot be read, or
+    that has a name twice.
+    """
+    from javaproperties import InvalidUEscapeError, load
+
+    def once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+        values: dict[str, str] = {}
+        for name, value in pairs:
+            if name in values:
+                raise ConfigError(f"{path} has {name} twice: keep one of them")
+            values[name] = value
+        return values
+
+    try:
+        with path.open(encoding="utf-8") as file:
+            return load(file, object_pairs_hook=once)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, InvalidUEscapeError) as error:
+        raise ConfigError(f"{path} is no properties file: {error}") from None

@@ -1,0 +1,174 @@
+"""An embedded cluster: several brokers on this machine, with their data under one folder.
+
+``init`` makes one disk per broker (``<folder>/broker-<id>``), formatted on first use. It uses the
+Ray that runs, or starts a small one on the loopback interface, then has a process of its own
+(``raylog.actors.launch``) create the controller; the controller creates everything else. The folder
+is the truth: ``init`` on it after a stop, a crash or on a new Ray brings the data back. Calling it
+again in the same process returns the same cluster, and in another process attaches to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from raylog.client.sync import call
+from raylog.cluster import (
+    DEFAULT_FOLDER,
+    DEFAULT_NAME,
+    Cluster,
+    address_of_disk,
+    clusters,
+    clusters_lock,
+    running_cluster,
+)
+from raylog.configs.broker_configs import for_all_brokers
+from raylog.disks.disk import Disk, differs, set_listeners, with_controllers
+from raylog.disks.embedded import existing_disks, prepare_disks
+from raylog.disks.quorum_disks import quorum_disks
+from raylog.embedded_controllers import start_controllers
+from raylog.errors import ClusterError
+from raylog.extras import need
+from raylog.launcher import LauncherProcess
+from raylog.readiness import await_brokers, await_voters
+from raylog.server.start_configs import set_for_all
+from raylog.starting import Start
+from raylog.wire.listeners import listeners_of_brokers
+from raylog.wire.private import RegisterDisks
+
+
+def init(
+    folder: str | Path = DEFAULT_FOLDER,
+    *,
+    brokers: int = 3,
+    disks_per_broker: int = 1,
+    controllers: int | None = None,
+    racks: Sequence[str] | None = None,
+    listeners: Sequence[str] | None = None,
+    advertised_listeners: Sequence[str] | None = None,
+    configs: Mapping[str, Any] | None = None,
+    name: str = DEFAULT_NAME,
+    host: str = "127.0.0.1",
+    ray_address: str | None = None,
+    log_to_driver: bool = False,
+    timeout_s: float = 60,
+) -> Cluster:
+    """Start, or find, an embedded cluster of logical brokers on this machine with its data under
+    ``folder``.
+
+    A second call returns the same cluster, and in another process a handle to it. A broker with
+    several disks has the folders ``broker-0``, ``broker-0-disk-1``, …. Any of them may be a link to
+    another file system. ``controllers`` is 1 or 3, each on another broker's disk; three survive the
+    death of one. None keeps what the cluster has, and gives a new one 1. A cluster of one
+    controller grows when it is given 3, whether it runs or not. It never shrinks. ``racks`` gives
+    each broker a rack.
+
+    ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or one from
+    which each broker looks for a free port. None takes what the disks say, and port 9092 of
+    ``host`` for new ones. Clients are given ``advertised_listeners`` instead, if it is set.
+
+    ``configs`` are Kafka's configs for all brokers, such as ``{"num.partitions": 4}``. A new
+    cluster has them before it serves. On a cluster that runs, they work as
+    ``admin.alter_configs(broker="all", …)`` does. They stay until you change them.
+
+    ``ray_address`` None takes a Ray that runs on this machine, or starts one (loopback only, no
+    dashboard, a small object store). "local" always starts one; anything else is Ray's address. A
+    Ray that is started here prints nothing of its workers unless ``log_to_driver`` is set.
+
+    ``init`` waits as long as the start makes progress: processes come up, logs are opened, bytes
+    are recovered. The logger "raylog.start" reports the progress at level INFO. Raises DiskError
+    for a folder that cannot be used, RayError for a Ray that cannot be used or does not answer
+    within ``timeout_s`` seconds (at most 30), and ClusterError when there was no progress for
+    ``timeout_s`` seconds; its message says what stands still.
+    """
+    need("ray", "raylog.init()")
+    return start_cluster(
+        folder,
+        Start(timeout_s, logging.getLogger("raylog.start").info),
+        brokers=brokers,
+        disks_per_broker=disks_per_broker,
+        controllers=controllers,
+        racks=racks,
+        listeners=listeners,
+        advertised_listeners=advertised_listeners,
+        configs=configs,
+        name=name,
+        host=host,
+        ray_address=ray_address,
+        log_to_driver=log_to_driver,
+    )
+
+
+def start_cluster(
+    folder: str | Path,
+    start: Start,
+    *,
+    brokers: int,
+    disks_per_broker: int,
+    controllers: int | None,
+    racks: Sequence[str] | None,
+    listeners: Sequence[str] | None,
+    advertised_listeners: Sequence[str] | None,
+    configs: Mapping[str, Any] | None,
+    host: str,
+    ray_address: str | None,
+    name: str = DEFAULT_NAME,
+    log_to_driver: bool = False,
+    launcher: LauncherProcess | None = None,
+    asked: Future[Cluster | None] | None = None,
+) -> Cluster:
+    """Do what ``init`` does, with the caller's patience and reports.
+
+    With a ``launcher``, the caller has just started the Ray at ``ray_address``, and this process
+    does not connect to it. ``asked`` is what ``running_cluster`` returned, if the caller has asked
+    already.
+    """
+    timeout_s = start.patience.still_s
+    home = Path(folder).expanduser().resolve()
+    wanted = listeners_of_brokers(brokers, listeners, advertised_listeners)
+    brokers_configs = for_all_brokers(configs)
+    with clusters_lock:
+        running = asked.result() if asked is not None else running_cluster(home, name, brokers * disks_per_broker)
+        if running is not None and any(differs(disk, wanted) for disk in existing_disks(home)):
+            raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
+        existing = clusters.get(home)
+        if running is not None and len(running.address.bootstrap) >= (controllers or 1):
+            if brokers_configs:
+                set_for_all(running.address, brokers_configs, {}, timeout_s=timeout_s)
+            return existing if existing is not None and existing.address == running.address else running
+        found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
+        homes = quorum_disks(found, controllers)
+        owns_ray, endpoints = start_controllers(
+            found, homes, start, launcher, host=host, ray_address=ray_address, log_to_driver=log_to_driver
+        )
+        found = [with_controllers(disk, endpoints) for disk in found]
+        if running is not None:
+            owns_ray, is_started_here = (existing._owns_ray, existing._is_started_here) if existing else (False, False)
+        else:
+            is_started_here = True
+        address = address_of_disk(name, found[0])
+        cluster = Cluster(address, folder=home, owns_ray=owns_ray, is_started_here=is_started_here)
+        with start.phase("disks"):
+            if brokers_configs:
+                set_for_all(cluster.address, brokers_configs, {}, timeout_s=timeout_s)
+            order = RegisterDisks(tuple(_registration(disk, host) for disk in found))
+            call(cluster.address, order, timeout_s=timeout_s)
+        with start.phase("brokers"):
+            await_brokers(cluster, {disk.broker_id for disk in found}, start)
+        with start.phase("voters"):
+            await_voters(cluster, len(homes), start)
+        clusters[home] = cluster
+        return cluster
+
+
+def _registration(disk: Disk, host: str) -> dict[str, Any]:
+    return {
+        "directory_id": disk.directory_id.bytes,
+        "broker_id": disk.broker_id,
+        "path": str(disk.path),
+        "host": host,
+        "rack": disk.rack,
+    }

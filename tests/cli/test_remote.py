@@ -1,0 +1,100 @@
+"""Commands from outside a cluster: ``--bootstrap-server`` and ``--command-config``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+import raylog.testing
+from raylog.cli.connection import Address
+from raylog.cli.main import app
+from raylog.cli.remote import ClusterApp, outside, read_properties
+from raylog.errors import ConfigError
+from raylog.testing.kafka import Kafka
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with raylog.testing.broker(topics={"orders": 3}) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a cluster, as on a machine that has none."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAYLOG_FOLDER", raising=False)
+
+
+def raylog_at(kafka: Kafka, *arguments: str, text: str | None = None) -> Result:
+    return runner.invoke(app, [*arguments, "--bootstrap-server", kafka.bootstrap], input=text)
+
+
+def test_topics_and_records_are_reached_from_outside(kafka: Kafka) -> None:
+    assert raylog_at(kafka, "topics", "list").stdout == "orders\n"
+    assert raylog_at(kafka, "topics", "create", "made", "--partitions", "2").exit_code == 0
+    produced = raylog_at(kafka, "produce", "made", text="one\ntwo\n")
+    assert produced.exit_code == 0, produced.output
+    consumed = raylog_at(kafka, "consume", "made", "--from-beginning", "--until-end")
+    assert sorted(consumed.stdout.split()) == ["one", "two"]
+
+
+def test_a_file_gives_options_and_the_brokers(kafka: Kafka, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"# ours\nclient.id = report\nbootstrap.servers = {kafka.bootstrap}\n")
+    assert "orders\n" in runner.invoke(app, ["topics", "list", "--command-config", str(file)]).stdout
+    for line, said in [
+        ("security.protocol=SASL_SSL", "does not accept security.protocol: TLS and SASL come in a later version"),
+        ("client.ids=x", "did you mean 'client.id'?"),
+        ("linger.ms=5", "unknown client option 'linger.ms'"),
+    ]:
+        file.write_text(f"{line}\n")
+        refused = raylog_at(kafka, "topics", "list", "--command-config", str(file))
+        assert isinstance(refused.exception, ConfigError) and said in str(refused.exception)
+
+
+def test_one_way_to_a_cluster_is_enough(kafka: Kafka) -> None:
+    refused = raylog_at(kafka, "topics", "list", "--folder", "x")
+    assert refused.exit_code == 2 and "give one of them" in " ".join(refused.output.replace("│", "").split())
+
+
+def test_only_what_reaches_a_cluster_has_the_options(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("client.id=report\n")
+    group = ClusterApp()
+    seen = []
+
+    @group.command()
+    def near() -> None: ...
+
+    @group.command()
+    def far(name: str, address: Address = None) -> None:
+        seen.append((name, outside().bootstrap_servers, dict(outside().options)))
+
+    asked = ["--bootstrap-server", "a:1", "--command-config", str(file)]
+    assert runner.invoke(group, ["far", "x", *asked]).exit_code == 0
+    assert runner.invoke(group, ["far", "y"]).exit_code == 0
+    assert runner.invoke(group, ["near", *asked]).exit_code == 2
+    assert seen == [("x", "a:1", {"client.id": "report"}), ("y", None, {})]
+    assert outside().bootstrap_servers is None
+    assert isinstance(group, typer.Typer)
+
+
+def test_a_properties_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("! comment\na=1\nb : two words\nc=long\\\n   er\n\nd\\u0041 x\n")
+    assert read_properties(file) == {"a": "1", "b": "two words", "c": "longer", "dA": "x"}
+    file.write_text("a=1\na=2\n")
+    with pytest.raises(ConfigError, match="has a twice"):
+        read_properties(file)
+    file.write_bytes(b"a=\xff\n")
+    with pytest.raises(ConfigError, match=r"server\.properties is no properties file"):
+        read_properties(file)
+    with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
+        read_properties(tmp_path / "missing")

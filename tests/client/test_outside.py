@@ -1,0 +1,138 @@
+"""raylog's own clients from outside a cluster: by the listeners of its brokers, with no folder, Ray or secret."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import raylog
+import raylog.testing
+from raylog import TopicPartition
+from raylog.client.links.bootstrap import endpoints_of
+from raylog.errors import ClusterError, ConfigError
+from raylog.ranges.addresses import address_of
+from raylog.testing.kafka import Kafka
+from raylog.types import Endpoint
+
+PARTITIONS = 3
+TIMEOUT_S = 20
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with raylog.testing.broker(topics={"orders": PARTITIONS, "moved": 1, "crashed": 1}, brokers=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(kafka: Kafka) -> raylog.Cluster:
+    return raylog.connect(bootstrap_servers=kafka.bootstrap)
+
+
+def test_what_is_sent_is_read_by_a_group_and_by_position(cluster: raylog.Cluster) -> None:
+    values = [b"%d" % number for number in range(2_000)]
+    with cluster.producer() as producer:
+        producer.send_batch("orders", values, keys=values).result(TIMEOUT_S)
+    with cluster.consumer(group_id="readers", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["orders"])
+        read: list[raylog.Record] = []
+        while len(read) < len(values):
+            taken = consumer.consume(len(values), timeout=TIMEOUT_S)
+            assert taken, f"{len(read)} records, and then nothing"
+            read += taken
+        consumer.commit()
+    assert sorted(record.value or b"" for record in read) == sorted(values)
+    with cluster.admin() as admin:
+        committed = admin.list_group_offsets("readers")
+    assert sum(each.offset for each in committed.values()) == len(values)
+    with cluster.consumer() as consumer:
+        consumer.assign([TopicPartition("orders", number) for number in range(PARTITIONS)])
+        consumer.seek_to_beginning()
+        rows = 0
+        while rows < len(values):
+            table = consumer.poll_batch(timeout=TIMEOUT_S)
+            assert table.num_rows
+            rows += table.num_rows
+    assert rows == len(values)
+
+
+def test_topics_are_administered_and_brokers_have_their_names(cluster: raylog.Cluster) -> None:
+    with cluster.admin() as admin:
+        admin.create_topics([raylog.NewTopic("made", partitions=2, replication_factor=3)])
+        made = admin.describe_topics(["made"])["made"]
+        assert {part.leader for part in made.partitions} <= {0, 1, 2}
+        assert all(sorted(part.replicas) == [0, 1, 2] for part in made.partitions)
+        assert [each.broker for each in admin.describe_cluster().brokers] == [0, 1, 2]
+        assert sorted(admin.describe_log_dirs()) == [0, 1, 2]
+        admin.delete_topics(["made"])
+        assert "made" not in admin.list_topics()
+
+
+def test_any_one_broker_leads_to_all(kafka: Kafka) -> None:
+    cluster = raylog.connect(bootstrap_servers=["127.0.0.1:1", kafka.bootstrap.split(",")[2]])
+    assert sorted(cluster.bootstrap_servers().split(",")) == sorted(kafka.bootstrap.split(","))
+    assert cluster.address.cluster_id == kafka.address.cluster_id
+    assert repr(cluster).startswith(f"<raylog cluster {kafka.address.cluster_id} through the brokers at 127.0.0.1:1, ")
+    copied: raylog.Cluster = pickle.loads(pickle.dumps(cluster))
+    assert copied.address.is_outside and copied.address.cluster_id == kafka.address.cluster_id
+
+
+@pytest.mark.parametrize("topic", ["moved", "crashed"])
+def test_a_leader_that_changes_costs_and_doubles_nothing(kafka: Kafka, cluster: raylog.Cluster, topic: str) -> None:
+    values = [b"%d" % number for number in range(3_000)]
+    with cluster.producer(linger_ms=0) as producer:
+        halfway = threading.Event()
+
+        def send() -> None:
+            for number, value in enumerate(values):
+                producer.send(topic, value)
+                if number == len(values) // 2:
+                    halfway.set()
+            producer.flush()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        assert halfway.wait(TIMEOUT_S)
+        before = kafka.leader(topic)
+        after = kafka.move_leader(topic) if topic == "moved" else kafka.crash_leader(topic)
+        sender.join(2 * TIMEOUT_S)
+        assert not sender.is_alive() and before != after
+    assert [record.value for record in kafka.records(topic, count=len(values))] == values
+    with cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert [record.value for record in consumer.consume(len(values), timeout=TIMEOUT_S)] == values
+
+
+def test_what_kafka_has_no_request_for_is_refused_and_says_where_it_works(cluster: raylog.Cluster) -> None:
+    inside = r"not possible through the listeners of brokers, which take only Kafka's requests: connect on a node of"
+    for asked in (cluster.status, cluster.quorum):
+        with pytest.raises(ConfigError, match=inside):
+            asked()
+    with cluster.admin() as admin:
+        with pytest.raises(ConfigError, match=inside):
+            admin.drain_broker(1)
+        with pytest.raises(ConfigError, match=inside):
+            admin.verify_replicas(["orders"])
+    with pytest.raises(ConfigError, match="a job of Spark or Ray Data is not possible"):
+        address_of(cluster)
+    with pytest.raises(ConfigError, match=inside):
+        raylog.Cluster(cluster.address).shutdown()
+
+
+def test_a_list_of_brokers_is_read_as_kafka_reads_it() -> None:
+    assert endpoints_of("a:9092, [::1]:9093,") == (Endpoint("a", 9092), Endpoint("::1", 9093))
+    for wrong in ("a", "a:", ":9092", "a:0", "a:70000", "a:9092,b"):
+        with pytest.raises(ConfigError, match="is no host:port"):
+            endpoints_of(wrong)
+    with pytest.raises(ConfigError, match="names no broker"):
+        endpoints_of(" ,")
+    with pytest.raises(ConfigError, match="give one of the three"):
+        raylog.connect(folder="x", bootstrap_servers="a:9092")
+
+
+def test_where_no_broker_answers_the_error_names_all_that_were_asked() -> None:
+    with pytest.raises(ClusterError, match=r"no broker of cluster 'raylog' answers at 127\.0\.0\.1:1, 127\.0\.0\.1:2"):
+        raylog.connect(bootstrap_servers="127.0.0.1:1,127.0.0.1:2", timeout_s=1)
