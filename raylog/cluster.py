@@ -22,7 +22,7 @@ from typing import Any
 
 from raylog.client.config import CommonConfig
 from raylog.client.links.address import ClusterAddress
-from raylog.client.links.bootstrap import endpoints_of, outside_address
+from raylog.client.links.bootstrap import endpoints_of, inside_address, outside_address
 from raylog.client.links.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.configs.broker_configs import for_all_brokers
@@ -281,6 +281,7 @@ def connect(
     *,
     folder: str | Path | None = None,
     bootstrap_servers: str | Sequence[str] | None = None,
+    secret: str | None = None,
     name: str = DEFAULT_NAME,
     timeout_s: float = CONNECT_TIMEOUT_S,
     options: Mapping[str, Any] | None = None,
@@ -290,7 +291,8 @@ def connect(
 
     ``bootstrap_servers`` is Kafka's ``"host:9092,…"``. It needs no Ray and no folder, so it works
     from any machine. Everything then passes the brokers' listeners: what Kafka's protocol has no
-    request for raises ConfigError. Programs on the cluster's nodes are faster without it.
+    request for raises ConfigError. With the cluster's ``secret`` (the file cluster.secret of a
+    disk), clients go to the cluster's processes directly, if all of them can be reached.
 
     ``options`` are for all clients that the handle makes, by Kafka's names, as
     ``{"client.id": "report"}``. ConfigError for one that not every kind of client has.
@@ -310,7 +312,11 @@ def connect(
         listeners = ",".join(map(str, endpoints_of(bootstrap_servers)))
         announce(f"the brokers at {listeners}", timeout_s)
         address = outside_address(bootstrap_servers, name, timeout_s=timeout_s)
+        if secret is not None:
+            address = inside_address(address, secret, timeout_s=timeout_s)
         return Cluster(address, options=client_options)
+    if secret is not None:
+        raise ConfigError("a secret goes with bootstrap_servers: a folder and a Ray say it themselves")
     cluster = find(ray_address, folder=folder, name=name, timeout_s=timeout_s, options=options)
     if cluster.folder is not None:
         _check_answers(cluster, Deadline.after(timeout_s))

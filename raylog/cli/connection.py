@@ -69,7 +69,9 @@ def find_cluster(
             raise typer.BadParameter(
                 "a cluster is found by --bootstrap-server, by --folder (or RAYLOG_FOLDER) or by --address: give one of them"
             )
-        return connect(bootstrap_servers=told.bootstrap_servers, timeout_s=timeout_s, options=told.options)
+        return connect(
+            bootstrap_servers=told.bootstrap_servers, secret=told.secret, timeout_s=timeout_s, options=told.options
+        )
     if folder is None and address is None and any(DEFAULT_FOLDER.glob("broker-*/meta.properties")):
         folder = DEFAULT_FOLDER
     if folder is not None and address is not None:

@@ -21,6 +21,7 @@ import typer
 from raylog.errors import ConfigError
 
 _BOOTSTRAP_SERVERS = "bootstrap.servers"
+_SECRET = "cluster.secret"
 _BootstrapServer = Annotated[
     str | None,
     typer.Option(
@@ -48,6 +49,7 @@ class Outside:
     """What the two options say. ``options`` are for every client, by Kafka's names."""
 
     bootstrap_servers: str | None = None
+    secret: str | None = field(default=None, repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -72,7 +74,8 @@ def reaching(command: Command) -> Command:
     def run(*, bootstrap_server: str | None = None, command_config: Path | None = None, **given: Any) -> Any:
         options = {} if command_config is None else read_properties(command_config)
         servers = options.pop(_BOOTSTRAP_SERVERS, None)
-        before = _told.set(Outside(bootstrap_server or servers, options))
+        secret = options.pop(_SECRET, None)
+        before = _told.set(Outside(bootstrap_server or servers, secret, options))
         try:
             return command(**given)
         finally:

@@ -50,6 +50,7 @@ def test_a_file_gives_options_and_the_brokers(kafka: Kafka, tmp_path: Path) -> N
     file.write_text(f"# ours\nclient.id = report\nbootstrap.servers = {kafka.bootstrap}\n")
     assert "orders\n" in runner.invoke(app, ["topics", "list", "--command-config", str(file)]).stdout
     for line, said in [
+        ("cluster.secret=guessed", "the secret is not that of cluster"),
         ("security.protocol=SASL_SSL", "does not accept security.protocol: TLS and SASL come in a later version"),
         ("client.ids=x", "did you mean 'client.id'?"),
         ("linger.ms=5", "unknown client option 'linger.ms'"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 import raylog
 import raylog.testing
 from raylog import TopicPartition
+from raylog.client.links import bootstrap
 from raylog.client.links.bootstrap import endpoints_of
-from raylog.errors import ClusterError, ConfigError
+from raylog.client.links.link import ClusterLink
+from raylog.errors import ClusterError, ConfigError, DisconnectedError
 from raylog.ranges.addresses import address_of
 from raylog.testing.kafka import Kafka
 from raylog.types import Endpoint
@@ -120,6 +123,33 @@ def test_what_kafka_has_no_request_for_is_refused_and_says_where_it_works(cluste
         address_of(cluster)
     with pytest.raises(ConfigError, match=inside):
         raylog.Cluster(cluster.address).shutdown()
+
+
+def test_who_has_the_secret_goes_to_the_processes_directly(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kafka.address.secret is not None
+    secret = kafka.address.secret.decode()
+    with caplog.at_level(logging.INFO, "raylog.connect"):
+        inside = raylog.connect(bootstrap_servers=kafka.bootstrap, secret=secret)
+    assert not inside.address.is_outside and "directly" in caplog.text
+    assert inside.address.bootstrap == kafka.address.bootstrap and secret not in repr(inside.address)
+    assert len(inside.status()["brokers"]) == 3
+    with inside.producer() as producer:
+        assert producer.send("orders", b"inside").result(TIMEOUT_S).offset >= 0
+    with pytest.raises(ConfigError, match=r"the secret is not that of cluster .*: copy the file cluster\.secret"):
+        raylog.connect(bootstrap_servers=kafka.bootstrap, secret="guessed")
+    with pytest.raises(ConfigError, match="a secret goes with bootstrap_servers"):
+        raylog.connect(folder="x", secret=secret)
+
+    async def unreachable(link: ClusterLink, endpoints: Iterable[Endpoint]) -> None:
+        raise DisconnectedError("cannot connect to 10.0.0.1:7: No route to host")
+
+    monkeypatch.setattr(bootstrap, "_connect", unreachable)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "raylog.connect"):
+        assert raylog.connect(bootstrap_servers=kafka.bootstrap, secret=secret).address.is_outside
+    assert "Going through the listeners of the brokers: cannot connect to 10.0.0.1:7" in caplog.text
 
 
 def test_a_list_of_brokers_is_read_as_kafka_reads_it() -> None:

@@ -1,18 +1,31 @@
 """From ``bootstrap.servers`` to the address of a cluster: what a program outside of it knows, as any
 Kafka client does.
+
+Who also has the cluster's secret, and reaches the processes of the cluster, may talk to them
+directly: ``inside_address``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from raylog.client.background import background
+from raylog.client.config import AdminConfig
 from raylog.client.links import requests
 from raylog.client.links.address import ClusterAddress
+from raylog.client.links.link import ClusterLink
 from raylog.client.sync import call
-from raylog.errors import ConfigError
+from raylog.errors import ConfigError, RaylogError
 from raylog.types import Endpoint
+from raylog.wire.handshake import HandshakeError
 
 _PORT_MAX = 65_535
+_REACHED_S = 3.0  # for a process of the cluster to accept a connection and prove that it belongs there
+
+logger = logging.getLogger("raylog.connect")
 
 
 def endpoints_of(bootstrap_servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
@@ -39,3 +52,45 @@ def outside_address(bootstrap_servers: str | Sequence[str], name: str, *, timeou
     unknown = ClusterAddress(name, "", "", endpoints, None)
     reply = call(unknown, requests.metadata([]), timeout_s=timeout_s)
     return ClusterAddress(name, "", str(reply.cluster_id or ""), endpoints, None)
+
+
+def inside_address(outside: ClusterAddress, secret: str, *, timeout_s: float) -> ClusterAddress:
+    """The address for who has the secret, if every process of the cluster can be reached; else
+    ``outside``. The logger "raylog.connect" says which, and why.
+
+    Raises ConfigError for a secret that is not the cluster's.
+    """
+    quorum = call(outside, requests.describe_quorum(), timeout_s=timeout_s)
+    controllers = tuple(Endpoint(each.host, int(each.port)) for node in quorum.nodes for each in node.listeners)
+    if not controllers:
+        return outside
+    inside = replace(outside, bootstrap=controllers, secret=secret.encode())
+    try:
+        background().run(_reach_all(inside), timeout_s + _REACHED_S)
+    except HandshakeError as error:
+        raise ConfigError(
+            f"the secret is not that of cluster {outside.cluster_id} ({error}): copy the file cluster.secret of one of its disks"
+        ) from error
+    except RaylogError as error:
+        logger.info("Going through the listeners of the brokers: %s", error)
+        return outside
+    logger.info("Going to the cluster's processes directly")
+    return inside
+
+
+async def _reach_all(inside: ClusterAddress) -> None:
+    """Connect to the controllers and to every process of which they tell. Raises what the first says
+    that cannot be reached.
+    """
+    config = AdminConfig.parse({"socket.connection.setup.timeout.ms": _REACHED_S * 1000})
+    link = ClusterLink(inside, config)
+    try:
+        await _connect(link, inside.bootstrap)
+        await link.metadata.refresh([], timeout_ms=_REACHED_S * 1000)
+        await _connect(link, link.metadata.nodes.values())
+    finally:
+        await link.close()
+
+
+async def _connect(link: ClusterLink, endpoints: Iterable[Endpoint]) -> None:
+    await asyncio.gather(*(link.connections.get(each) for each in endpoints))
