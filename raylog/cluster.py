@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from raylog.client.bootstrap import endpoints_of, inside_address, outside_address
 from raylog.client.config import CommonConfig
-from raylog.client.links.address import ClusterAddress
-from raylog.client.links.bootstrap import endpoints_of, inside_address, outside_address
+from raylog.client.links.address import ClusterAddress, not_from_outside
 from raylog.client.links.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.configs.broker_configs import for_all_brokers
@@ -174,6 +174,8 @@ class Cluster:
         """
         if self._is_shut_down:
             return
+        if self.address.is_outside:
+            raise not_from_outside("shutting a cluster down")
         if timeout_s is None:
             timeout_s = _SHUTDOWN_S + LOG_CLOSING_S * self._replicas()
         self._is_shut_down = True

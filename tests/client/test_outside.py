@@ -12,8 +12,8 @@ import pytest
 import raylog
 import raylog.testing
 from raylog import TopicPartition
-from raylog.client.links import bootstrap
-from raylog.client.links.bootstrap import endpoints_of
+from raylog.client import bootstrap
+from raylog.client.bootstrap import endpoints_of
 from raylog.client.links.link import ClusterLink
 from raylog.errors import ClusterError, ConfigError, DisconnectedError
 from raylog.ranges.addresses import address_of
@@ -122,7 +122,8 @@ def test_what_kafka_has_no_request_for_is_refused_and_says_where_it_works(cluste
     with pytest.raises(ConfigError, match="a job of Spark or Ray Data is not possible"):
         address_of(cluster)
     with pytest.raises(ConfigError, match=inside):
-        raylog.Cluster(cluster.address).shutdown()
+        cluster.shutdown()
+    assert cluster.bootstrap_servers(), "a refused shutdown ended the handle"
 
 
 def test_who_has_the_secret_goes_to_the_processes_directly(
