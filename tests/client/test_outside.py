@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
 import threading
@@ -14,11 +15,13 @@ import raylog.testing
 from raylog import TopicPartition
 from raylog.client import bootstrap
 from raylog.client.bootstrap import endpoints_of
+from raylog.client.config import AdminConfig
 from raylog.client.links.link import ClusterLink
+from raylog.client.links.metadata import PartitionLeader
 from raylog.errors import ClusterError, ConfigError, DisconnectedError
 from raylog.ranges.addresses import address_of
 from raylog.testing.kafka import Kafka
-from raylog.types import Endpoint
+from raylog.types import Endpoint, broker_of
 
 PARTITIONS = 3
 TIMEOUT_S = 20
@@ -26,7 +29,9 @@ TIMEOUT_S = 20
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Kafka]:
-    with raylog.testing.broker(topics={"orders": PARTITIONS, "moved": 1, "crashed": 1}, brokers=3) as running:
+    with raylog.testing.broker(
+        topics={"orders": PARTITIONS, "moved": 1, "crashed": 1, "searched": 1}, brokers=3
+    ) as running:
         yield running
 
 
@@ -79,7 +84,12 @@ def test_any_one_broker_leads_to_all(kafka: Kafka) -> None:
     assert sorted(cluster.bootstrap_servers().split(",")) == sorted(kafka.bootstrap.split(","))
     assert cluster.address.cluster_id == kafka.address.cluster_id
     assert repr(cluster).startswith(f"<raylog cluster {kafka.address.cluster_id} through the brokers at 127.0.0.1:1, ")
+    with cluster.admin() as admin:
+        admin.describe_topics(["orders"])
     copied: raylog.Cluster = pickle.loads(pickle.dumps(cluster))
+    assert {*endpoints_of(kafka.bootstrap)} < {*copied.address.bootstrap}, (
+        "not every broker that was named is remembered"
+    )
     assert copied.address.is_outside and copied.address.cluster_id == kafka.address.cluster_id
 
 
@@ -107,6 +117,29 @@ def test_a_leader_that_changes_costs_and_doubles_nothing(kafka: Kafka, cluster: 
     with cluster.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         assert [record.value for record in consumer.consume(len(values), timeout=TIMEOUT_S)] == values
+
+
+def test_a_search_ends_with_the_newer_leader_not_with_the_broker_that_still_answers(
+    kafka: Kafka, cluster: raylog.Cluster
+) -> None:
+    key = TopicPartition("searched", 0)
+
+    async def search() -> tuple[PartitionLeader | None, PartitionLeader | None]:
+        link = ClusterLink(cluster.address, AdminConfig.parse())
+        try:
+            failed = (await link.metadata.partition(key)).leader
+            assert failed.endpoint is not None
+            peer = (await link.connections.get(failed.endpoint)).peer
+            await asyncio.to_thread(kafka.move_leader, "searched")
+            ended: asyncio.Future[PartitionLeader | None] = asyncio.get_running_loop().create_future()
+            link.metadata.search_leader(key, failed, peer=peer, on_end=lambda leader, error: ended.set_result(leader))
+            return failed, await asyncio.wait_for(ended, TIMEOUT_S)
+        finally:
+            await link.close()
+
+    failed, found = asyncio.run(search())
+    assert failed is not None and found is not None and found.epoch > failed.epoch
+    assert broker_of(found.node) == kafka.leader("searched") != broker_of(failed.node)
 
 
 def test_what_kafka_has_no_request_for_is_refused_and_says_where_it_works(cluster: raylog.Cluster) -> None:
