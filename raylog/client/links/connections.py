@@ -264,6 +264,7 @@ class ControllerConnection:
 
     def __init__(self, address: ClusterAddress, config: ClientConfig, connections: Connections) -> None:
         self._name = address.name
+        self._is_outside = address.is_outside
         self._what = "broker" if address.is_outside else "controller"
         self._known = _known_of(address)
         self._endpoints = list(reversed(self._known.controllers))
@@ -313,7 +314,7 @@ class ControllerConnection:
         asked from outside; what a reply says of errors is the caller's to read. Logs what it tries
         when it first connects, and a warning once no controller is reached for a while.
         """
-        if self._connections.are_outside and api_of(entity)[0] >= FIRST_API_KEY:
+        if self._is_outside and api_of(entity)[0] >= FIRST_API_KEY:
             raise not_from_outside(f"this ({type(entity).__name__})")
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         if not self._is_announced:
@@ -471,7 +472,7 @@ class ControllerConnection:
         return False
 
     async def _ask_server(self, server: Endpoint, within_s: float) -> Endpoint | None:
-        if self._connections.are_outside:
+        if self._is_outside:
             return None  # a listener says nothing of controllers
         try:
             async with asyncio.timeout(within_s):
