@@ -57,6 +57,7 @@ from raylog.placement.ray_connection import (
 )
 from raylog.starting import Start
 from raylog.types import Endpoint
+from raylog.wire.listeners import endpoint_text
 from raylog.wire.private import LOG_CLOSING_S, ClusterStatusRequest, DescribeQuorum, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
@@ -139,7 +140,8 @@ class Cluster:
         """The addresses of the live brokers, in the form of ``bootstrap.servers`` of Kafka clients."""
         if self.address.is_outside:
             with self.admin(default_api_timeout_ms=timeout_s * 1000) as admin:
-                return ",".join(f"{each.host}:{each.port}" for each in admin.describe_cluster().brokers)
+                brokers = admin.describe_cluster().brokers
+            return ",".join(endpoint_text(Endpoint(each.host, each.port)) for each in brokers)
         return ",".join(each["listener"] for each in self.status(timeout_s)["brokers"] if each["listener"])
 
     def quorum(self, timeout_s: float = 2) -> dict[str, Any]:
@@ -148,13 +150,13 @@ class Cluster:
 
         Each controller has up to ``timeout_s`` seconds to answer. Raises ClusterError if none does.
         """
+        if self.address.is_outside:
+            raise not_from_outside("asking the controllers")
         told: list[dict[str, Any]] = []
         failures: list[str] = []
         for endpoint in self._live_address().bootstrap:
             try:
                 reply = call(replace(self.address, bootstrap=(endpoint,)), DescribeQuorum(), timeout_s=timeout_s)
-            except ConfigError:
-                raise
             except RaylogError as error:
                 failures.append(f"{endpoint}: {error}")
                 continue
@@ -311,7 +313,7 @@ def connect(
     if bootstrap_servers is not None:
         if ray_address is not None or folder is not None:
             raise ConfigError("a cluster is found by its brokers, by its folder or by its Ray: give one of the three")
-        listeners = ",".join(map(str, endpoints_of(bootstrap_servers)))
+        listeners = ",".join(map(endpoint_text, endpoints_of(bootstrap_servers)))
         announce(f"the brokers at {listeners}", timeout_s)
         address = outside_address(bootstrap_servers, name, timeout_s=timeout_s)
         if secret is not None:

@@ -20,8 +20,6 @@ import typer
 
 from raylog.errors import ConfigError
 
-_BOOTSTRAP_SERVERS = "bootstrap.servers"
-_SECRET = "cluster.secret"
 _BootstrapServer = Annotated[
     str | None,
     typer.Option(
@@ -73,8 +71,10 @@ def reaching(command: Command) -> Command:
     @functools.wraps(command)
     def run(*, bootstrap_server: str | None = None, command_config: Path | None = None, **given: Any) -> Any:
         options = {} if command_config is None else read_properties(command_config)
-        servers = options.pop(_BOOTSTRAP_SERVERS, None)
-        secret = options.pop(_SECRET, None)
+        servers = options.pop("bootstrap.servers", None)
+        secret = options.pop("cluster.secret", None)
+        if secret is not None and not (bootstrap_server or servers):
+            raise ConfigError(f"{command_config} has cluster.secret, which goes with bootstrap.servers: give both")
         before = _told.set(Outside(bootstrap_server or servers, secret, options))
         try:
             return command(**given)

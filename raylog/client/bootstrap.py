@@ -21,8 +21,9 @@ from raylog.client.sync import call
 from raylog.errors import ConfigError, RaylogError
 from raylog.types import Endpoint
 from raylog.wire.handshake import HandshakeError
+from raylog.wire.listeners import parse_endpoint
 
-_PORT_MAX = 65_535
+BOOTSTRAP_SERVERS = "bootstrap.servers"
 _REACHED_S = 3.0  # for a process of the cluster to accept a connection and prove that it belongs there
 
 logger = logging.getLogger("raylog.connect")
@@ -31,15 +32,12 @@ logger = logging.getLogger("raylog.connect")
 def endpoints_of(bootstrap_servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
     """``"host:9092,host:9093"``, or a list of such, as endpoints. Raises ConfigError."""
     texts = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
-    endpoints = []
-    for text in filter(None, map(str.strip, texts)):
-        host, _, port = text.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
-            raise ConfigError(f"bootstrap.servers={text!r} is no host:port, as 127.0.0.1:9092")
-        endpoints.append(Endpoint(host.removeprefix("[").removesuffix("]"), int(port)))
+    endpoints = tuple(parse_endpoint(BOOTSTRAP_SERVERS, text, lowest_port=1) for text in map(str.strip, texts) if text)
+    if any(not each.host for each in endpoints):
+        raise ConfigError(f"bootstrap.servers={bootstrap_servers!r} is no host:port: a host is missing")
     if not endpoints:
         raise ConfigError("bootstrap.servers names no broker: give host:port of one or more")
-    return tuple(endpoints)
+    return endpoints
 
 
 def outside_address(bootstrap_servers: str | Sequence[str], name: str, *, timeout_s: float) -> ClusterAddress:
@@ -63,6 +61,7 @@ def inside_address(outside: ClusterAddress, secret: str, *, timeout_s: float) ->
     quorum = call(outside, requests.describe_quorum(), timeout_s=timeout_s)
     controllers = tuple(Endpoint(each.host, int(each.port)) for node in quorum.nodes for each in node.listeners)
     if not controllers:
+        logger.info("Going through the listeners of the brokers: they do not say where the controllers are")
         return outside
     inside = replace(outside, bootstrap=controllers, secret=secret.encode())
     try:

@@ -62,10 +62,10 @@ def listeners_of(listeners: str | None, advertised: str | None = None) -> Listen
         if advertised:
             raise ConfigError("advertised.listeners makes no sense where listeners is none")
         return Listeners(None)
-    bind = _endpoint("listeners", listeners, lowest_port=0)
+    bind = parse_endpoint("listeners", listeners, lowest_port=0)
     if not bind.host:
         bind = Endpoint(EVERYWHERE[0], bind.port)
-    told = _endpoint("advertised.listeners", advertised, lowest_port=1) if advertised else None
+    told = parse_endpoint("advertised.listeners", advertised, lowest_port=1) if advertised else None
     if told is not None and told.host in ("", *EVERYWHERE):
         raise ConfigError(f"advertised.listeners={advertised!r}: clients need an address that they can reach")
     return Listeners(bind, told)
@@ -91,7 +91,8 @@ def listeners_of_brokers(
     return [listeners_of(given[broker] if given else None, told[broker] if told else None) for broker in range(brokers)]
 
 
-def _endpoint(name: str, text: str, *, lowest_port: int) -> Endpoint:
+def parse_endpoint(name: str, text: str, *, lowest_port: int) -> Endpoint:
+    """The ``host:port`` that an option of that name gives. Raises ConfigError."""
     protocol, has_protocol, address = text.strip().rpartition("://")
     if has_protocol and protocol.upper() != "PLAINTEXT":
         raise ConfigError(f"{name}={text!r}: {protocol} is not spoken in this version, only PLAINTEXT")

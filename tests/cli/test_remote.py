@@ -60,6 +60,13 @@ def test_a_file_gives_options_and_the_brokers(kafka: Kafka, tmp_path: Path) -> N
         assert isinstance(refused.exception, ConfigError) and said in str(refused.exception)
 
 
+def test_a_secret_without_brokers_is_not_ignored(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("cluster.secret=x\n")
+    refused = runner.invoke(app, ["topics", "list", "--command-config", str(file)])
+    assert isinstance(refused.exception, ConfigError) and "goes with bootstrap.servers" in str(refused.exception)
+
+
 def test_one_way_to_a_cluster_is_enough(kafka: Kafka) -> None:
     refused = raylog_at(kafka, "topics", "list", "--folder", "x")
     assert refused.exit_code == 2 and "give one of them" in " ".join(refused.output.replace("│", "").split())

@@ -215,7 +215,6 @@ class RecordReader:
             raise ConfigError(
                 "poll_batch returns keys and values as they are stored: use poll() or consume() with deserializers and interceptors"
             )
-        need("pyarrow", "poll_batch")
         import pyarrow as pa
 
         from raylog.records.arrow_columns import RUN_BYTES_MAX, RecordColumns

@@ -158,9 +158,13 @@ class Metadata:
             view.used_at = loop.time()
             if loop.time() - view.fetched_at <= self._config.metadata_max_age_ms / 1000:
                 return view
+        return await self._fetch_shared(name)
+
+    async def _fetch_shared(self, name: str) -> TopicView:
+        """The topic as it is now; those who ask at the same time share one request."""
         task = self._fetches.get(name)
         if task is None:
-            task = self._fetches[name] = loop.create_task(self._fetch_topic(name))
+            task = self._fetches[name] = asyncio.get_running_loop().create_task(self._fetch_topic(name))
             task.add_done_callback(lambda done: (self._fetches.pop(name, None), done.cancelled() or done.exception()))
         return await asyncio.shield(task)
 
@@ -474,7 +478,7 @@ class Metadata:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + AWAIT_LEADER_MS / 1000
         while True:
-            await self._fetch_topic(key.topic)
+            await self._fetch_shared(key.topic)
             leader = self.leader(key)
             if leader is not None and leader.epoch > epoch and leader.endpoint is not None:
                 return leader
