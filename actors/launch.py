@@ -41,7 +41,7 @@ from raylog.disks.disk import Disk, encode_id, open_disk
 from raylog.errors import ClusterError, RaylogError
 from raylog.placement.groups import advertised_disks, ensure_group
 from raylog.placement.local_ray import coming_up
-from raylog.placement.ray_connection import offer_token
+from raylog.placement.ray_private import offer_token
 from raylog.placement.resources import NAMESPACE
 from raylog.server.spec import ServerSpec
 from raylog.starting import Effort, Patience

@@ -11,11 +11,12 @@ from typing import Any
 
 import ray
 
+from raylog.placement.ray_private import draining_nodes
+
 
 def node_is_leaving() -> bool:
     """Whether this process's node is being drained. Raises what Ray raises; blocks while the head
     is away.
     """
-    state: Any = ray._private.state.state
-    draining: dict[str, int] = state.get_draining_nodes()
-    return ray.get_runtime_context().get_node_id() in draining
+    untyped: Any = ray
+    return untyped.get_runtime_context().get_node_id() in draining_nodes()

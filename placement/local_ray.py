@@ -49,6 +49,27 @@ def _rays_note() -> Path:
     return Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
 
 
+def noted_ray() -> str | None:
+    """The head that the last ``ray start`` on this machine has noted; it may be gone."""
+    try:
+        return _rays_note().read_text().strip() or None
+    except OSError:
+        return None
+
+
+def flags_of_raylets(flag: str) -> set[str]:
+    """The values of that flag, such as ``--node_id``, on the command lines of this machine's
+    raylets.
+    """
+    found = set()
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.info["name"] == "raylet":
+            found |= {
+                each.removeprefix(f"{flag}=") for each in process.info["cmdline"] or () if each.startswith(f"{flag}=")
+            }
+    return found - {""}
+
+
 def is_loopback(address: str) -> bool:
     """Whether that Ray listens on the loopback interface only."""
     return address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")

@@ -36,7 +36,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raylog.errors import RayError
-from raylog.placement.local_ray import is_endpoint, is_loopback, running_ray
+from raylog.placement import ray_private
+from raylog.placement.local_ray import flags_of_raylets, is_endpoint, is_loopback, noted_ray, running_ray
 from raylog.placement.ray_environment import RAY_STARTUPS, added_environment, java_of_the_extra, loopback_only
 from raylog.placement.ray_start import own_worker_setup, started
 
@@ -103,10 +104,10 @@ def find_ray(address: str) -> RayTarget:
     if address != AUTO:
         if not is_endpoint(address):
             raise RayError(f"{address!r} is no address of a Ray: give host:port, as 127.0.0.1:6379, or leave it out")
-        return RayTarget(address, address in {*_running(), _noted()})
+        return RayTarget(address, address in {*_running(), noted_ray()})
     if (named := os.environ.get("RAY_ADDRESS")) and named != AUTO:
         return replace(find_ray(named), named_by="RAY_ADDRESS")
-    running, noted = sorted(_running()), _noted()
+    running, noted = sorted(_running()), noted_ray()
     if len(running) == 1:
         return RayTarget(running[0], is_here=True)
     if noted is not None:
@@ -181,18 +182,20 @@ def connect_ray(address: str, timeout_s: float, *, log_to_driver: bool = False) 
     await_ray(target, deadline)
     try:
         if target.is_here:
-            offer_token()
+            ray_private.offer_token()
         with loopback_only() if is_loopback(target.endpoint) else nullcontext(), one_attempt():
             ray.init(address=target.endpoint, log_to_driver=log_to_driver, logging_level=logging.ERROR)
         return deadline
-    except (ray.exceptions.AuthenticationError, ConnectionError) as error:
-        if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
+    except ConnectionError as error:
+        if ray_private.is_authentication_error(error.__cause__):
             raise _other_token(target) from error
         raise RayError(
             f"no Ray at {target}: its head answered a first question and then no more; see `ray status`"
         ) from error
-    except RuntimeError as error:
-        if "ersion mismatch" in str(error):
+    except Exception as error:
+        if ray_private.is_authentication_error(error):
+            raise _other_token(target) from error
+        if isinstance(error, RuntimeError) and "ersion mismatch" in str(error):
             raise RayError(
                 f"the Ray at {target} is another version: run both with ray=={ray.__version__} ({error})"
             ) from error
@@ -213,11 +216,11 @@ def check_connected_ray(address: str | None, timeout_s: float) -> Deadline:
         return deadline
     endpoint = str(untyped.get_runtime_context().gcs_address)
     connected = RayTarget(endpoint, is_here=False, named_by="this process's connection to Ray")
-    cluster_id = _ask_head(connected, _own_token(), deadline)
-    if address in (None, AUTO, endpoint) or is_k8s():
+    cluster_id = _ask_head(connected, ray_private.own_token(), deadline)
+    if address in (None, AUTO, endpoint) or ray_private.is_k8s():
         return deadline
     other = find_ray(str(address))
-    if _ask_head(other, _own_token(), deadline) != cluster_id:
+    if _ask_head(other, ray_private.own_token(), deadline) != cluster_id:
         raise RayError(
             f"this process is connected to the Ray at {endpoint}, not to the one at {other}: "
             "call ray.shutdown() first, or leave the address out"
@@ -231,7 +234,7 @@ def await_ray(target: RayTarget, deadline: Deadline) -> None:
     """
     token = _token(target)
     _ask_head(target, token, deadline)
-    if not is_k8s():
+    if not ray_private.is_k8s():
         _await_local_node(target, token, deadline)
 
 
@@ -247,7 +250,7 @@ def check_default_ray(timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         if not is_endpoint(named) or named.startswith("ray://"):
             return
         target = RayTarget(named, is_here=False, named_by="RAY_ADDRESS")
-    elif noted := _noted():
+    elif noted := noted_ray():
         target = RayTarget(noted, is_here=True, named_by=_LAST_START)
     else:
         return
@@ -272,73 +275,24 @@ def announce(what: str, timeout_s: float) -> None:
 
 def _running() -> set[str]:
     """The heads of the Rays that have a node on this machine."""
-    import ray
-
-    services: Any = ray._private.services
-    services.find_gcs_addresses.cache_clear()
-    return set(services.find_gcs_addresses())
-
-
-def _noted() -> str | None:
-    """The head that the last ``ray start`` on this machine has noted; it may be gone."""
-    import ray
-
-    untyped: Any = ray
-    return untyped._private.utils.read_ray_address(None) or None
+    return flags_of_raylets("--gcs-address")
 
 
 # ------------------------------------------------------------------ the head
 
 
-def is_k8s() -> bool:
-    """Whether tokens are Kubernetes', which only Ray's own client knows how to offer: then it's
-    asked alone.
-    """
-    import ray
-
-    raylet: Any = ray._raylet
-    return bool(raylet.is_k8s_token_auth_enabled())
-
-
 def _token(target: RayTarget) -> str | None:
     """The token that Ray's client would offer; None if it would offer none."""
-    import ray
-
-    raylet: Any = ray._raylet
     mode = os.environ.get("RAY_AUTH_MODE")
-    loader = raylet.AuthenticationTokenLoader.instance()
-    if (target.is_here if mode is None else mode.lower() == "token") and loader.has_token(ignore_auth_mode=True):
-        return str(loader.get_raw_token(ignore_auth_mode=True))
-    return None
-
-
-def _own_token() -> str | None:
-    """The token that this process's connection uses."""
-    import ray
-
-    raylet: Any = ray._raylet
-    if raylet.get_authentication_mode() != raylet.AuthenticationMode.TOKEN:
-        return None
-    return str(raylet.AuthenticationTokenLoader.instance().get_raw_token(ignore_auth_mode=True))
-
-
-def offer_token() -> None:
-    """As ``ray.init("auto")`` does, which takes no address and so might find another Ray than the
-    one that was asked.
-    """
-    from ray._private.authentication import authentication_token_setup
-
-    untyped: Any = authentication_token_setup
-    untyped.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    offers = target.is_here if mode is None else mode.lower() == "token"
+    return ray_private.machines_token() if offers else None
 
 
 def _ask_head(target: RayTarget, token: str | None, deadline: Deadline) -> bytes:
     """The id of the Ray whose head listens there."""
-    from ray.core.generated import gcs_service_pb2
-
-    messages: Any = gcs_service_pb2
+    _, messages = ray_private.head_messages()
     dial(target, deadline)
-    if is_k8s():
+    if ray_private.is_k8s():
         return b""
     reply = messages.GetClusterIdReply.FromString(_call(target, "GetClusterId", b"", token, deadline))
     return bytes(reply.cluster_id)
@@ -445,10 +399,7 @@ def _channel(endpoint: str) -> Iterator[Any]:
 
     options = [("grpc.enable_http_proxy", 0)]
     if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
-        from ray._common.tls_utils import load_certs_from_env
-
-        load: Any = load_certs_from_env
-        chain, key, authority = load()
+        chain, key, authority = ray_private.certificates()
         proof = grpc.ssl_channel_credentials(certificate_chain=chain, private_key=key, root_certificates=authority)
         channel = grpc.secure_channel(endpoint, proof, options=options)
     else:
@@ -493,13 +444,8 @@ def _local_raylets(target: RayTarget, token: str | None, deadline: Deadline) -> 
     """Where the raylets of this machine listen that are live nodes of that Ray, the head's node
     first, as Ray takes them.
     """
-    import ray
-    from ray.core.generated import gcs_pb2, gcs_service_pb2
-
-    untyped: Any = ray
-    states: Any = gcs_pb2
-    messages: Any = gcs_service_pb2
-    here = untyped._private.services.find_node_ids()
+    states, messages = ray_private.head_messages()
+    here = flags_of_raylets("--node_id")
     if not here:
         return []
     reply = messages.GetAllNodeInfoReply.FromString(_call(target, "GetAllNodeInfo", b"", token, deadline))

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from raylog.placement import ray_private
+
 RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's switch for listening beyond the loopback interface
 RAY_STARTUPS = {
     # Ray warns on the terminal at four times this many processes, and there is one per replica.
@@ -28,8 +30,7 @@ def loopback_only() -> Iterator[None]:
     are switched off, as it is by default on a Mac. The switch is read when Ray is imported, which
     may be long ago.
     """
-    from ray._private import ray_constants
-
+    ray_constants = ray_private.constants()
     enabled, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
         with added_environment({RAY_CLUSTERS: "0"}):

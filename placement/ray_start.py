@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+from raylog.placement import ray_private
+
 SCRIPT = Path(__file__).with_name("worker_setup.py")
 NODE_START_TIMEOUT_S = 120.0
 NODE_POLL_S = 0.1
@@ -44,9 +46,7 @@ def started(start: Callable[[], T]) -> T:
 @contextmanager
 def _nodes_made() -> Iterator[list[Any]]:
     """Ray's nodes that this process makes meanwhile, those that do not come up among them."""
-    from ray._private.node import Node
-
-    kind: Any = Node
+    kind = ray_private.node_class()
     rays_own, made = kind.__init__, []
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:
@@ -63,9 +63,7 @@ def _nodes_made() -> Iterator[list[Any]]:
 @contextmanager
 def own_worker_setup() -> Iterator[None]:
     """A Ray that this process starts meanwhile sets workers up by ``worker_setup``."""
-    from ray._private.parameter import RayParams
-
-    parameters: Any = RayParams
+    parameters = ray_private.parameters_class()
     rays_own = parameters.update_if_absent
 
     def update_if_absent(self: Any, **values: Any) -> None:
@@ -86,9 +84,7 @@ def patient_start() -> Iterator[None]:
     Ray gives it 30 s, which a busy machine may need. It asks the head for the node, over and over;
     here each of its questions waits for the answer.
     """
-    from ray._private import services
-
-    untyped: Any = services
+    untyped = ray_private.services()
     rays_own = untyped.get_node
 
     def get_node(gcs_address: str, node_id: str) -> Any:
@@ -118,11 +114,8 @@ def _has_raylet(node_id: str) -> bool:
 
 
 def main() -> None:
-    from ray.scripts import scripts
-
-    untyped: Any = scripts
     with own_worker_setup(), patient_start():
-        untyped.main()
+        ray_private.command_line()()
 
 
 if __name__ == "__main__":

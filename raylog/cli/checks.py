@@ -16,7 +16,7 @@ from raylog.log.open_files import DESCRIPTORS_MAX, descriptors_for, logs_max_of
 
 GIB = 1024**3
 MIB = 1024**2
-RAY_VERSION_WANTED = (2, 60)
+RAY_VERSION_MIN = (2, 37)
 JAVA_WANTED = 17
 MAP_COUNT_MIN = (
     65530  # the kernel's own default; raylog maps no log, but each segment that Kafka's tools open needs two maps
@@ -214,14 +214,14 @@ def check_ports(facts: Facts, workload: Workload) -> Finding:
 
 
 def check_ray_version(facts: Facts, workload: Workload) -> Finding:
-    wanted = ".".join(map(str, RAY_VERSION_WANTED))
+    least = ".".join(map(str, RAY_VERSION_MIN))
     ray = facts.ray
     if ray.installed_version is None:
         found = "Ray is not installed; clients and the test broker need none, servers do"
         return Finding("Ray version", Level.WARNING, found, "pip install 'raylog[ray]'")
-    if _major_minor(ray.installed_version) != RAY_VERSION_WANTED:
-        found = f"Ray {ray.installed_version} is installed, raylog is made for {wanted}"
-        return Finding("Ray version", Level.FAILURE, found, f"pip install 'ray[default]=={wanted}.*'")
+    if _major_minor(ray.installed_version) < RAY_VERSION_MIN:
+        found = f"Ray {ray.installed_version} is installed, raylog needs {least} or later"
+        return Finding("Ray version", Level.FAILURE, found, f"pip install 'ray[default]>={least}'")
     if ray.running is None:
         return Finding("Ray version", Level.OK, f"Ray {ray.installed_version} is installed, none runs here")
     if ray.running_version is not None and ray.running_version != ray.installed_version:
@@ -250,7 +250,7 @@ def check_java(facts: Facts, workload: Workload) -> Finding:
     if facts.java_version is None:
         return Finding("Java", Level.WARNING, "no Java; only Spark and Apache Kafka's tools need it", remedy)
     if facts.java_version != JAVA_WANTED:
-        found = f"Java {facts.java_version}; Spark 3.5 needs {JAVA_WANTED}, the rest needs none"
+        found = f"Java {facts.java_version}; Spark needs {JAVA_WANTED}, the rest needs none"
         return Finding("Java", Level.WARNING, found, remedy)
     return Finding("Java", Level.OK, f"Java {facts.java_version}")
 

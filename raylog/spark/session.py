@@ -29,10 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from raylog.errors import ClusterError, ConfigError
+from raylog.placement import ray_private
 from raylog.ranges.given_values import COUNT_MAX, count, seconds
 from raylog.spark.installed import EXTRA, require_pyspark
 from raylog.spark.java import OPTIONS, use_java
 from raylog.spark.placing import Room, broker_hosts, bundles, memory_bytes
+from raylog.spark.spark_private import active_context, executor_addresses, take_gateway
 from raylog.spark.table_store import release_of_ended_sessions
 
 logger = logging.getLogger("raylog.spark")
@@ -151,13 +153,12 @@ def _stop_all() -> None:
     """End all parts of a session; parts that are already gone are skipped."""
     global _group, _session
     import raydp
-    from pyspark import SparkContext
 
     _session = None
     group, _group = _group, None
     for what, end in (
         ("RayDP", raydp.stop_spark),
-        ("Spark", lambda: SparkContext._active_spark_context and SparkContext._active_spark_context.stop()),
+        ("Spark", lambda: (context := active_context()) and context.stop()),
         ("Ray's data for DataFrames of Datasets", release_of_ended_sessions),
         ("the driver's JVM", _end_jvm),
         ("RayDP's actors", _await_names_free),
@@ -270,10 +271,9 @@ def _java_of_worker() -> str | None:
 def _rooms() -> dict[str, Room]:
     """Return the free resources of Ray's live nodes, by address."""
     import ray
-    from ray._private import state
 
-    untyped: Any = (state.available_resources_per_node, ray.nodes)
-    free, nodes = (ask() for ask in untyped)
+    untyped: Any = ray
+    free, nodes = ray_private.free_resources(), untyped.nodes()
     rooms = {}
     for node in nodes:
         if node["Alive"]:
@@ -301,14 +301,11 @@ def _end_jvm() -> None:
     """End this process's JVM, if any: another session in it would inherit the settings of the
     first.
     """
-    from pyspark import SparkContext
-
-    if SparkContext._active_spark_context is not None:
+    if active_context() is not None:
         raise ClusterError("this process has a Spark session that raylog did not start: stop() it first")
-    gateway = SparkContext._gateway
+    gateway = take_gateway()
     if gateway is None:
         return
-    SparkContext._gateway = SparkContext._jvm = None
     try:
         gateway.shutdown()
     finally:
@@ -320,9 +317,8 @@ def _end_jvm() -> None:
 
 def _await_executors(session: Any, count: int, timeout_s: float) -> None:
     """Wait until that many executors have registered."""
-    context = session.sparkContext._jsc.sc()
     deadline = time.monotonic() + timeout_s
-    while (there := context.getExecutorMemoryStatus().size() - 1) < count:
+    while (there := len(executor_addresses(session)) - 1) < count:
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"{there} of {count} Spark executors have started after {timeout_s:g} s: {_from_logs() or 'their logs show no cause'}"
@@ -343,12 +339,9 @@ def _log_files() -> dict[Path, int]:
     """Return this node's logs that may show why a RayDP JVM failed, with their sizes. One that does
     not start writes to the raylet's.
     """
-    import ray
-
-    node: Any = ray._private.worker._global_node
-    if node is None:
+    folder = ray_private.logs_folder()
+    if folder is None:
         return {}
-    folder = Path(node.get_logs_dir_path())
     patterns = ("*java-worker*", "raylet.err", "raylet.out")
     return {log: log.stat().st_size for pattern in patterns for log in sorted(folder.glob(pattern))}
 

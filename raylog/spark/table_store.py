@@ -26,7 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raylog.errors import ConfigError
+from raylog.placement import ray_private
+from raylog.placement.local_ray import flags_of_raylets
 from raylog.placement.ray_connection import Deadline, RayTarget, await_ray, one_attempt
+from raylog.spark.spark_private import is_stopped
 
 TABLE_BYTES = 32 << 20
 """The object store briefly holds two copies of a table that a store takes: both fit into the
@@ -124,15 +127,15 @@ class TableStoreLocation:
                 os.environ.pop(name, None)
                 if value is not None:
                     os.environ[name] = value
-            _read_environment(untyped)
+            ray_private.read_environment()
 
     def _connect(self, ray: Any) -> None:
         if ray.is_initialized():
             ray.shutdown()
         os.environ.update({**_OF_A_TASK, **dict(self.authentication)})
-        _read_environment(ray)
+        ray_private.read_environment()
         try:
-            if not ray._private.services.find_node_ids():
+            if not flags_of_raylets("--node_id"):
                 raise OSError(
                     "no node of a Ray is on this machine"
                 )  # ray.init would wait a minute for one, and minutes for its head
@@ -144,12 +147,6 @@ class TableStoreLocation:
                 f"this task of Spark does not reach the Ray at {self.address}, through which Datasets and DataFrames are passed ({error}): "
                 "use a session of raylog.spark.init(), or use files (df.write.parquet, ray.data.read_parquet)"
             ) from error
-
-
-def _read_environment(ray: Any) -> None:
-    """Make Ray read the environment again: it read it when it was imported."""
-    ray._raylet.Config.initialize("")
-    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 class TableStores:
@@ -228,7 +225,7 @@ def release(made: Any) -> None:
 def release_of_ended_sessions() -> None:
     """Free the data behind DataFrames whose Spark session has ended."""
     for made, _, session in list(_kept.values()):
-        if session is not None and session.sparkContext._jsc is None:
+        if session is not None and is_stopped(session):
             release(made)
 
 
@@ -239,12 +236,9 @@ def node_of(token: str) -> str:
 
 def _authentication() -> tuple[tuple[str, str], ...]:
     """This process's, as settings for others, whose environment and home may be different."""
-    import ray
-
-    raylet: Any = ray._raylet
-    if raylet.get_authentication_mode() != raylet.AuthenticationMode.TOKEN:
+    token = ray_private.own_token()
+    if token is None:
         return (("RAY_AUTH_MODE", "disabled"),)
-    token = raylet.AuthenticationTokenLoader.instance().get_raw_token(ignore_auth_mode=True)
     return (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", token))
 
 

@@ -137,7 +137,7 @@ def test_a_healthy_machine_needs_nothing() -> None:
         ({"loopback_problem": "network down"}, "ports", Level.FAILURE, "network down", "ip link set lo up"),
         ({"head_port_owner": "redis-server"}, "ports", Level.WARNING, "taken by redis-server", "--port=6380"),
         ({"java_version": None}, "Java", Level.WARNING, "no Java", "openjdk-17"),
-        ({"java_version": 21}, "Java", Level.WARNING, "Java 21; Spark 3.5 needs 17", "openjdk-17"),
+        ({"java_version": 21}, "Java", Level.WARNING, "Java 21; Spark needs 17", "openjdk-17"),
         ({"kernel_trouble": "not built"}, "records to Arrow", Level.WARNING, "packaged codec", "pip install"),
         ({"oom_scores": ((41, 1000), (7, 0))}, "OOM score", Level.WARNING, "highest oom_score_adj 1000", "41 7"),
     ],
@@ -156,7 +156,7 @@ def test_each_ill_is_named_with_its_remedy(
     ("ray", "check", "level", "found", "remedy"),
     [
         (RayFacts(None, None, None, None, True), "Ray version", Level.WARNING, "not installed", "raylog[ray]"),
-        (RayFacts("2.41.0", None, None, None, True), "Ray version", Level.FAILURE, "2.41.0", "ray[default]==2.60"),
+        (RayFacts("2.36.1", None, None, None, True), "Ray version", Level.FAILURE, "2.36.1", "ray[default]>=2.37"),
         (
             RayFacts("2.60.0", "127.0.0.1:6379", "2.60.1", None, True),
             "Ray version",
