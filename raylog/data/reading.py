@@ -14,11 +14,11 @@ from typing import Any
 
 import ray
 import ray.data
-from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import AdminClient
+from raylog.data import ray_versions
 from raylog.data.loss_reports import LossListener, listener
 from raylog.data.snapshots import options_of, snapshot_between
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, check_default_ray
@@ -137,7 +137,7 @@ class TopicSource(Datasource):
         return "Raylog"
 
     def supports_projection_pushdown(self) -> bool:
-        return True
+        return ray_versions.says_columns()
 
     def estimate_inmemory_data_size(self) -> int | None:
         densities = self._snapshot.bytes_per_offset
@@ -160,7 +160,7 @@ class TopicSource(Datasource):
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        chosen: Iterable[str] | None = self.get_projection_map()
+        chosen = ray_versions.wanted_columns(self)
         columns = tuple(name for name in self._options.columns if chosen is None or name in chosen)
         columns = columns or (_CHEAPEST,)  # a block without columns has no rows to count
         options = replace(self._options, columns=columns)
@@ -178,11 +178,12 @@ class TopicSource(Datasource):
         size = round(len(part) * self._snapshot.bytes_per_offset.get(part.key, 0.0)) or None
         rows = len(part) if self._is_exact else None
         program = None if options.fail_on_data_loss else listener()
-        return ReadTask(
+        return ray_versions.read_task(
             lambda: _blocks(address, part, options, row_limit, program),
-            BlockMetadata(num_rows=rows, size_bytes=size, exec_stats=None, input_files=None),
+            num_rows=rows,
+            size_bytes=size,
             schema=schema_of(options.columns),
-            per_task_row_limit=row_limit,
+            row_limit=row_limit,
         )
 
 

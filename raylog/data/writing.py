@@ -13,6 +13,7 @@ from ray.data.block import BlockAccessor
 from ray.data.datasource import Datasink
 
 from raylog.client.links.address import ClusterAddress
+from raylog.data.ray_versions import rows_written
 from raylog.errors import ConfigError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, check_default_ray
 from raylog.ranges.addresses import address_of
@@ -68,7 +69,7 @@ def write_topic(
     return sink.summary
 
 
-class TopicSink(Datasink[int]):
+class TopicSink(Datasink):  # type: ignore[type-arg]  # not generic in each Ray
     """The ``Datasink`` behind ``write_topic``; ``summary`` is there when the write is complete."""
 
     def __init__(self, address: ClusterAddress, topic: str | None, config: Mapping[str, Any]) -> None:
@@ -98,5 +99,5 @@ class TopicSink(Datasink[int]):
         return send_tables(self._address, tables(), self._topic, self._config)
 
     def on_write_complete(self, write_result: Any) -> None:
-        counts = write_result.write_returns
+        counts = rows_written(write_result)
         self.summary = TopicWriteSummary(sum(counts), len(counts))

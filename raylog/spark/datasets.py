@@ -23,12 +23,13 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.data.block import BlockAccessor, BlockMetadata
+from ray.data.block import BlockAccessor
 from ray.data.datasource import Datasource, ReadTask
 
+from raylog.data.ray_versions import read_task
 from raylog.errors import ClusterError, ConfigError
-from raylog.spark.frames import tasks_frame
 from raylog.spark.installed import require_frame, require_session
+from raylog.spark.spark_private import executor_addresses, tasks_frame
 from raylog.spark.table_store import (
     STORED,
     TABLE_BYTES,
@@ -186,10 +187,9 @@ def _addresses() -> dict[str, str]:
 def _nodes(spark: Any) -> list[str]:
     """The Ray nodes that Spark's executors run on, and this process's own."""
     nodes = {address: node for node, address in _addresses().items()}
-    executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().iterator()
     found = {str(ray.get_runtime_context().get_node_id())}
-    while executors.hasNext():
-        host = str(executors.next()).rpartition(":")[0]
+    for address in executor_addresses(spark):
+        host = address.rpartition(":")[0]
         if node := nodes.get(host) or nodes.get(_address(host)):
             found.add(node)
     return sorted(found)
@@ -371,13 +371,13 @@ class TableStoreSource(Datasource):
     def _task(self, run: Sequence[Part], row_limit: int | None) -> ReadTask:
         schema = self._schema
         stores = [(self._handles[part.place], part.token) for part in run]
-        metadata = BlockMetadata(
+        return read_task(
+            lambda: _taken(stores, schema),
             num_rows=sum(part.records for part in run),
             size_bytes=sum(part.bytes for part in run),
-            exec_stats=None,
-            input_files=None,
+            schema=schema,
+            row_limit=row_limit,
         )
-        return ReadTask(lambda: _taken(stores, schema), metadata, schema=schema, per_task_row_limit=row_limit)
 
 
 def _taken(stores: Sequence[tuple[Any, str]], schema: Any) -> Iterator[Any]:
