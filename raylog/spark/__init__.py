@@ -9,7 +9,7 @@ DataFrames as topics.
     raylog.spark.write(frame.select("key", "value"), "copies", cluster=cluster)
     raylog.spark.stop()
 
-``read``, ``table`` and ``write`` work with any PySpark 3.5 session, also without Ray. The only
+``read``, ``table`` and ``write`` work with any session of PySpark since 3.5, also without Ray. The only
 importer of pyspark and raydp, which the extra ``raylog[spark]`` installs. Everything here is
 imported on first use: Spark's workers import only what they run.
 """

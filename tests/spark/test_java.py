@@ -53,23 +53,33 @@ def test_a_java_that_is_too_new_is_passed_over(machine: Any, tmp_path: Path) -> 
     assert java.java_home() == fit
 
 
-def test_a_session_on_a_java_that_is_too_new_is_refused() -> None:
-    def jvm(version: str) -> Any:
-        told = SimpleNamespace(getProperty=lambda name: {"java.specification.version": version}[name])
-        return SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=told)))
-
-    for fit in ("1.8", "11", "17"):
-        installed.check_java(jvm(fit))
-    with pytest.raises(ClusterError, match=r"runs on Java 21, .* start it with Java 17"):
-        installed.check_java(jvm("21"))
-
-
-def test_a_pyspark_that_is_missing_or_another_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("pyspark_version", "fit", "unfit"), [("3.5.7", ("1.8", "11", "17"), "21"), ("4.1.4", ("17", "21"), "11")]
+)
+def test_a_session_on_a_java_that_its_pyspark_does_not_run_on_is_refused(
+    pyspark_version: str, fit: tuple[str, ...], unfit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import pyspark
 
-    monkeypatch.setattr(pyspark, "__version__", "4.0.1")
-    with pytest.raises(ClusterError, match=r"pyspark 4\.0\.1 is not supported, 3\.5 is: pip install"):
+    def session(version: str) -> Any:
+        told = SimpleNamespace(getProperty=lambda name: {"java.specification.version": version}[name])
+        return SimpleNamespace(_jvm=SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=told))))
+
+    monkeypatch.setattr(pyspark, "__version__", pyspark_version)
+    for version in fit:
+        installed.check_java(session(version))
+    with pytest.raises(ClusterError, match=rf"runs on Java {unfit}, .* start it with Java 17"):
+        installed.check_java(session(unfit))
+
+
+def test_a_pyspark_that_is_missing_or_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyspark
+
+    monkeypatch.setattr(pyspark, "__version__", "3.4.4")
+    with pytest.raises(ClusterError, match=r"pyspark 3\.4\.4 is not supported, 3\.5 and later are: pip install"):
         installed.require_pyspark()
+    monkeypatch.setattr(pyspark, "__version__", "4.3.0.dev1")
+    installed.require_pyspark()
     monkeypatch.setattr(installed, "find_spec", lambda name: None)
     with pytest.raises(ClusterError, match="pyspark is not installed: pip install"):
         installed.require_pyspark()

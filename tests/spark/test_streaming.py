@@ -18,7 +18,7 @@ from raylog.client.sync import AdminClient, Producer
 from raylog.errors import ConfigError, UnknownTopicOrPartitionError
 from raylog.ranges.ledger import STREAM_FILE
 from raylog.spark import streaming
-from raylog.spark.frames import streaming_batch, tasks_frame
+from raylog.spark.spark_private import streaming_batch, tasks_frame
 from raylog.testing.kafka import Kafka
 from raylog.types import TopicPartition
 
