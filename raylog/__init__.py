@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raylog.lazy_names import lazy_names
+from raylog.version import VERSION
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import NewTopic as NewTopic
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from raylog.records.record import Record as Record
     from raylog.types import TopicPartition as TopicPartition
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "AdminClient": "raylog.client.sync",

@@ -15,11 +15,14 @@ from kio.schema.errors import ErrorCode
 from raw_requests import eventually
 from scripted_cluster import ScriptedCluster
 
+import raylog
 from raylog.client.admin.admin import AsyncAdminClient
 from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.links import address as address_module
 from raylog.client.links.address import ClusterAddress
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.sync import AdminClient, Consumer, Producer
+from raylog.cluster import Cluster
 from raylog.errors import BufferFullError, ClosedError, ConfigError, kafka_error
 from raylog.types import Endpoint
 
@@ -32,6 +35,19 @@ def test_an_address_pickles_and_never_shows_its_secret() -> None:
     assert "hunter2" not in repr(address)
     with pytest.raises(ConfigError, match=r"raylog\.connect"):
         ClusterAddress("c", "ns", "id", (), b"")
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, AdminClient, AsyncProducer, AsyncConsumer, Cluster])
+def test_a_handle_that_another_version_has_pickled_is_refused_by_name(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = kind(ClusterAddress("c", "ns", "id", (Endpoint("h", 1),), b""))
+    monkeypatch.setattr(address_module, "VERSION", "0.0.9")
+    pickled = pickle.dumps(handle)
+    monkeypatch.undo()
+    message = f"pickled by raylog 0.0.9, and this process has {raylog.__version__}: install the same version"
+    with pytest.raises(ConfigError, match=message):
+        pickle.loads(pickled)
 
 
 def test_every_handle_pickles_before_and_after_use(scripted: Any) -> None:

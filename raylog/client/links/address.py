@@ -16,9 +16,11 @@ all their requests pass the Brokers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from raylog.errors import ConfigError
 from raylog.types import Endpoint
+from raylog.version import VERSION
 
 
 def not_from_outside(what: str) -> ConfigError:
@@ -45,7 +47,24 @@ class ClusterAddress:
         if not self.bootstrap:
             raise ConfigError(f"the address of cluster {self.name!r} names no endpoint: get one from raylog.connect()")
 
+    def __reduce__(self) -> Any:
+        endpoints = tuple((each.host, each.port) for each in self.bootstrap)
+        return unpickled, (VERSION, self.name, self.namespace, self.cluster_id, endpoints, self.secret)
+
     @property
     def is_outside(self) -> bool:
         """Whether it leads to the brokers' listeners, as that of any Kafka client."""
         return self.secret is None
+
+
+def unpickled(version: str, *values: Any) -> ClusterAddress:
+    """An address out of a pickle that raylog ``version`` made. ConfigError for another version than
+    this one: what else a handle holds may have changed.
+    """
+    if version != VERSION:
+        raise ConfigError(
+            f"this handle was pickled by raylog {version}, and this process has {VERSION}: install the same version, "
+            "or connect here with raylog.connect()"
+        )
+    name, namespace, cluster_id, endpoints, secret = values
+    return ClusterAddress(name, namespace, cluster_id, tuple(Endpoint(*each) for each in endpoints), secret)

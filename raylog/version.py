@@ -1,0 +1,3 @@
+"""The version of raylog."""
+
+VERSION = "0.1.0"
