@@ -7,6 +7,7 @@
 #              GROUPS=1 for those with consumer groups, CLIENTS=1 for those with the production clients); make sim HOURS=100 runs
 #              until 100 hours of simulated clusters' time are done, and keeps a tally in sim-tally.json, from which it goes on
 # make mutations   patches faults into the machines, hunts each with up to 200 seeds, writes tests/sim/mutations.md
+# make matrix      smoke tests beside other releases of Python, Ray and PySpark, each in an environment of its own; docs/platforms.md
 # make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
 # make ray-up      ray up cluster.yaml over SSH, on this machine alone; needs root (outside CI)
 # make soak        random faults on real processes for MINUTES=10, under a load that knows what was acknowledged; where others use
@@ -19,7 +20,7 @@ INSTALLED := .venv/.installed
 SPARK_INSTALLED := .venv/.installed-spark
 LANES := fast core ray conformance chaos
 
-.PHONY: help demo test test-long check format bench ray-up soak constraints clean sim mutations spark $(LANES)
+.PHONY: help demo test test-long check format bench ray-up soak constraints clean sim mutations matrix spark $(LANES)
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -33,7 +34,7 @@ $(INSTALLED): pyproject.toml constraints.txt .ci/find-python build_kernel.py $(w
 
 $(SPARK_INSTALLED): $(INSTALLED)
 	@echo "Adding Spark to .venv (once; a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[raydp]'
 	@touch $@
 
 demo:
@@ -71,6 +72,9 @@ else ifdef HOURS
 else
 	@$(BIN)/python .ci/lanes.py sim
 endif
+
+matrix: $(INSTALLED)
+	@$(BIN)/python tests/matrix/matrix.py $(ROWS)
 
 mutations: $(INSTALLED)
 	@$(BIN)/python tests/sim/hunts.py

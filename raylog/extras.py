@@ -6,7 +6,8 @@ else needs packages that are large, so each comes with an extra::
     raylog[arrow]    pyarrow and uvloop: Arrow tables for producers and consumers, at full speed
     raylog[ray]      the servers: init, arrange, raylog up, and finding a cluster through Ray
     raylog[data]     raylog.data: Ray Data and Ray Train
-    raylog[spark]    raylog.spark: PySpark, RayDP and a Java
+    raylog[spark]    raylog.spark on a session of the user's own: PySpark and a Java
+    raylog[raydp]    raylog.spark.init, a session on the cluster's Ray: RayDP, and a PySpark that it runs
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _EXTRA_OF = {
     "pyarrow": "arrow",
     "pyspark": "spark",
     "ray": "ray",
-    "raydp": "spark",
+    "raydp": "raydp",
 }
 
 

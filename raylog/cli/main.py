@@ -91,10 +91,10 @@ app.add_typer(quorum.app, name="quorum")
 def unsupported_platform() -> str | None:
     """One sentence where raylog does not run, None where it does."""
     python = sys.version_info
-    if sys.platform == "linux" and platform.machine() == "x86_64" and (3, 11) <= python[:2] <= (3, 12):
+    if sys.platform in ("linux", "darwin") and python[:2] >= (3, 11):
         return None
     return (
-        f"raylog runs on Linux x86_64 with Python 3.11 or 3.12; "
+        f"raylog runs on Linux and macOS with Python 3.11 and later; "
         f"this is {platform.system()} {platform.machine()} with Python {python[0]}.{python[1]}."
     )
 
