@@ -79,11 +79,13 @@ def is_k8s() -> bool:
 
 def offer_token() -> None:
     """As ``ray.init("auto")`` does, which takes no address and so might find another Ray than the
-    one that was asked.
+    one that was asked. Before Ray 2.60 only RAY_AUTH_MODE makes a client offer one.
     """
     if has_tokens():
         setup = _private("ray._private.authentication.authentication_token_setup")
-        setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        offer = getattr(setup, "maybe_enable_token_auth_if_token_available", None)
+        if offer is not None:
+            offer(warn_if_disabled=False)
 
 
 def is_authentication_error(error: BaseException | None) -> bool:

@@ -91,10 +91,10 @@ app.add_typer(quorum.app, name="quorum")
 def unsupported_platform() -> str | None:
     """One sentence where raylog does not run, None where it does."""
     python = sys.version_info
-    if sys.platform in ("linux", "darwin") and python[:2] >= (3, 11):
+    if sys.platform in ("linux", "darwin") and (3, 11) <= python[:2] <= (3, 13):
         return None
     return (
-        f"raylog runs on Linux and macOS with Python 3.11 and later; "
+        f"raylog runs on Linux and macOS with Python 3.11 to 3.13; "
         f"this is {platform.system()} {platform.machine()} with Python {python[0]}.{python[1]}."
     )
 

@@ -56,4 +56,4 @@ def rows_written(write_result: Any) -> list[int]:
     count of each.
     """
     tasks = getattr(write_result, "write_returns", write_result)
-    return [each if isinstance(each, int) else int(each["write_result"].iloc[0].num_rows) for each in tasks]
+    return [int(each["write_result"].iloc[0].num_rows) if hasattr(each, "iloc") else int(each) for each in tasks]

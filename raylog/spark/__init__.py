@@ -10,7 +10,7 @@ DataFrames as topics.
     raylog.spark.stop()
 
 ``read``, ``table`` and ``write`` work with any session of PySpark since 3.5, also without Ray. The only
-importer of pyspark and raydp, which the extra ``raylog[spark]`` installs. Everything here is
+importer of pyspark and raydp, which the extras ``raylog[spark]`` and ``raylog[raydp]`` install. Everything here is
 imported on first use: Spark's workers import only what they run.
 """
 

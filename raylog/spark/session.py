@@ -31,7 +31,7 @@ from typing import Any
 from raylog.errors import ClusterError, ConfigError
 from raylog.placement import ray_private
 from raylog.ranges.given_values import COUNT_MAX, count, seconds
-from raylog.spark.installed import EXTRA, require_pyspark
+from raylog.spark.installed import require_raydp
 from raylog.spark.java import OPTIONS, use_java
 from raylog.spark.placing import Room, broker_hosts, bundles, memory_bytes
 from raylog.spark.spark_private import active_context, executor_addresses, take_gateway
@@ -69,16 +69,12 @@ def init(
     invalid values.
     """
     global _group, _logged, _session
-    require_pyspark()
+    require_raydp()
     executor_cores = count("executor_cores", executor_cores, COUNT_MAX)
     memory = memory_bytes("executor_memory", executor_memory)
     driver_bytes = memory_bytes("driver_memory", driver_memory)
     timeout_s = seconds("timeout_s", timeout_s)
     _check_named(app_name, configs)
-    try:
-        import raydp  # noqa: F401
-    except ImportError:
-        raise ClusterError(f"raydp is not installed: {EXTRA}") from None
     with _lock:
         if _session is not None:
             raise ClusterError("this process already has a Spark session: end it with raylog.spark.stop()")

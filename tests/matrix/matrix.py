@@ -66,14 +66,13 @@ ROWS = (
     Row("3.12", (CLUSTER, UP, DATA), ("ray==2.60.0",)),
     Row("3.13", (CLUSTER, UP, DATA), ("ray==2.46.0",)),
     Row("3.13", (CLUSTER, UP, DATA), ("ray==2.60.0",)),
-    Row("3.14", (CLUSTER, UP, DATA), ("ray==2.60.0",)),
     *(
         Row("3.11", (SPARK,), (f"pyspark=={spark}",))
         for spark in ("3.5.0", "3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
     ),
     Row("3.11", (SPARK, RAYDP), ("pyspark==3.5.7", "ray==2.60.0")),
     Row("3.13", (SPARK,), ("pyspark==4.1.4",)),
-    *(Row(python, (CLIENT, ACROSS)) for python in ("3.11", "3.12", "3.13", "3.14")),
+    *(Row(python, (CLIENT, ACROSS)) for python in ("3.11", "3.12", "3.13")),
 )
 
 

@@ -43,7 +43,9 @@ def test_another_platform_gets_one_sentence_and_exit_1(tmp_path: Path) -> None:
     stand_in(tmp_path, "uname", 'if [ "$1" = -s ]; then echo Darwin; else echo arm64; fi\n')
     run = find_python(f"{tmp_path}:/usr/bin:/bin")
     assert (run.returncode, run.stdout) == (1, "")
-    assert run.stderr == "raylog runs on Linux x86_64 with Python 3.11 or 3.12; this is Darwin arm64.\n"
+    assert run.stderr == (
+        "The checkout's tests and demo need Linux x86_64 with Python 3.11 or 3.12; this is Darwin arm64.\n"
+    )
 
 
 def test_a_machine_without_the_right_python_gets_one_sentence_and_exit_1(tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_the_demo_says_what_it_installs_before_it_does(tmp_path: Path) -> None:
             "1.1 GB",
             "0.5 GB; make demo SPARK=0 leaves it out",
             "[data,test,demo]",
-            "[spark]",
+            "[raydp]",
             "cli.demo",
             "flights_pipeline.py",
         )
@@ -98,7 +100,7 @@ def test_the_demo_says_what_it_installs_before_it_does(tmp_path: Path) -> None:
 def test_the_demo_without_spark_installs_none_and_leaves_the_second_act_out(tmp_path: Path) -> None:
     commands = commands_of_demo(tmp_path, "SPARK=0")
     assert "1.1 GB" in commands and "[data,test,demo]" in commands and "raylog.cli.demo" in commands
-    assert "[spark]" not in commands and "flights_pipeline" not in commands and "0.5 GB" not in commands
+    assert "[raydp]" not in commands and "flights_pipeline" not in commands and "0.5 GB" not in commands
 
 
 def test_every_test_belongs_to_exactly_one_lane(lanes: types.ModuleType) -> None:

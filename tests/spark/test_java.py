@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,7 +73,7 @@ def test_a_session_on_a_java_that_its_pyspark_does_not_run_on_is_refused(
         installed.check_java(session(unfit))
 
 
-def test_a_pyspark_that_is_missing_or_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pyspark_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark
 
     monkeypatch.setattr(pyspark, "__version__", "3.4.4")
@@ -80,9 +81,19 @@ def test_a_pyspark_that_is_missing_or_too_old_is_refused(monkeypatch: pytest.Mon
         installed.require_pyspark()
     monkeypatch.setattr(pyspark, "__version__", "4.3.0.dev1")
     installed.require_pyspark()
-    monkeypatch.setattr(installed, "find_spec", lambda name: None)
-    with pytest.raises(ClusterError, match="pyspark is not installed: pip install"):
-        installed.require_pyspark()
+    with pytest.raises(ClusterError, match=r"do not come up with pyspark 4\.3\.0\.dev1: pip install pyspark==3\.5\.7"):
+        installed.require_raydp()
+    monkeypatch.setattr(pyspark, "__version__", "3.5.7")
+    installed.require_raydp()
+
+
+@pytest.mark.parametrize(("package", "extra"), [("pyspark", "spark"), ("raydp", "raydp")])
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "find_spec", lambda name: None if name == package else find_spec(name))
+    with pytest.raises(ClusterError, match=rf"{package} is not installed: pip install \"raylog\[{extra}\]\""):
+        installed.require_raydp()
 
 
 def test_the_java_that_is_used_is_first_on_the_path(machine: Any, tmp_path: Path) -> None:

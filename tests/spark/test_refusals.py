@@ -49,6 +49,19 @@ def test_what_is_no_session_is_refused(spark: Any) -> None:
         raylog.spark.read_stream(spark, "t", checkpoint="/never/made")
 
 
+def test_spark_connect_is_refused_by_name() -> None:
+    from pyspark.sql import DataFrame, SparkSession
+
+    session, frame = (
+        object.__new__(type(kind.__name__, (kind,), {"__module__": f"pyspark.sql.connect.{kind.__name__.lower()}"}))
+        for kind in (SparkSession, DataFrame)
+    )
+    with pytest.raises(ConfigError, match="this is Spark Connect, whose JVM is in another process"):
+        raylog.spark.read(session, "t")
+    with pytest.raises(ConfigError, match="this is Spark Connect"):
+        raylog.spark.write(frame, "t")
+
+
 def test_a_session_that_was_stopped_is_refused() -> None:
     from pyspark.sql import DataFrame, SparkSession
 
