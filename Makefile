@@ -8,6 +8,7 @@
 #              until 100 hours of simulated clusters' time are done, and keeps a tally in sim-tally.json, from which it goes on
 # make mutations   patches faults into the machines, hunts each with up to 200 seeds, writes tests/sim/mutations.md
 # make matrix      smoke tests beside other releases of Python, Ray and PySpark, each in an environment of its own; docs/platforms.md
+# make aarch64     builds the wheel for Linux on aarch64 and runs the tests of records in it, under qemu-user; needs apt-get, as root
 # make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
 # make ray-up      ray up cluster.yaml over SSH, on this machine alone; needs root (outside CI)
 # make soak        random faults on real processes for MINUTES=10, under a load that knows what was acknowledged; where others use
@@ -20,7 +21,7 @@ INSTALLED := .venv/.installed
 SPARK_INSTALLED := .venv/.installed-spark
 LANES := fast core ray conformance chaos
 
-.PHONY: help demo test test-long check format bench ray-up soak constraints clean sim mutations matrix spark $(LANES)
+.PHONY: help demo test test-long check format bench ray-up soak constraints clean sim mutations matrix aarch64 spark $(LANES)
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -75,6 +76,9 @@ endif
 
 matrix: $(INSTALLED)
 	@$(BIN)/python tests/matrix/matrix.py $(ROWS)
+
+aarch64: $(INSTALLED)
+	@sh tests/matrix/aarch64.sh
 
 mutations: $(INSTALLED)
 	@$(BIN)/python tests/sim/hunts.py

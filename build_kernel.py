@@ -4,12 +4,15 @@ The library has no Python in it, so one wheel serves every supported Python (``p
 ``cc``, ``gcc`` or ``clang``, whichever is found first; a machine without one gets the pip package ``ziglang`` for the time of the
 build. Where nothing compiles the build goes on without the library, says so, and raylog converts records by its packaged codec
 instead (``raylog doctor`` shows which).
+
+``$RAYLOG_TARGET`` names another processor to build a Linux wheel for, by ``ziglang``: ``RAYLOG_TARGET=aarch64 python -m build``.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -26,13 +29,24 @@ from setuptools.command.build_ext import build_ext
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
+def target() -> str:
+    """The processor that the library is for."""
+    return os.environ.get("RAYLOG_TARGET") or platform.machine()
+
+
+def is_crossed() -> bool:
+    return target() != platform.machine()
+
+
 def compilers() -> list[list[str]]:
     """The commands to try, best first."""
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{target()}-linux-gnu.2.17"]
+    zigs = [zig] if sys.platform == "linux" and importlib.util.find_spec("ziglang") is not None else []
+    if is_crossed():
+        return zigs
     found = [shlex.split(os.environ["CC"])] if os.environ.get("CC") else []
     found += [[path] for name in ("cc", "gcc", "clang") if (path := shutil.which(name))]
-    if importlib.util.find_spec("ziglang") is not None:
-        found.append([sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.17"])
-    return found
+    return found + zigs
 
 
 def compile_kernel(source: Path, library: Path, flags: Sequence[str] = FLAGS) -> str | None:
@@ -72,14 +86,15 @@ class PlainLibraryWheel(bdist_wheel):
     """A wheel for every Python of this platform."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", super().get_tag()[2]
+        return "py3", "none", f"linux_{target()}" if is_crossed() else super().get_tag()[2]
 
 
 # ------------------------------------------------------------------ the backend's hooks
 
 
 def _compiler_required() -> list[str]:
-    return [] if os.environ.get("CC") or any(shutil.which(name) for name in ("cc", "gcc", "clang")) else ["ziglang"]
+    has_one = os.environ.get("CC") or any(shutil.which(name) for name in ("cc", "gcc", "clang"))
+    return [] if has_one and not is_crossed() else ["ziglang"]
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:

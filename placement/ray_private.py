@@ -49,12 +49,19 @@ def has_tokens() -> bool:
     return _token_loader() is not None
 
 
+def _asked(loader: Any, question: str) -> Any:
+    try:
+        return getattr(loader, question)(ignore_auth_mode=True)
+    except TypeError:  # the first Rays with tokens know of one only where RAY_AUTH_MODE says so
+        return getattr(loader, question)()
+
+
 def machines_token() -> str | None:
     """The token that is set up on this machine, whether or not this process uses it."""
     loader = _token_loader()
-    if loader is None or not loader.has_token(ignore_auth_mode=True):
+    if loader is None or not _asked(loader, "has_token"):
         return None
-    return str(loader.get_raw_token(ignore_auth_mode=True))
+    return str(_asked(loader, "get_raw_token"))
 
 
 def own_token() -> str | None:
@@ -64,7 +71,7 @@ def own_token() -> str | None:
     raylet: Any = ray._raylet
     if not has_tokens() or raylet.get_authentication_mode() != raylet.AuthenticationMode.TOKEN:
         return None
-    return str(_token_loader().get_raw_token(ignore_auth_mode=True))
+    return str(_asked(_token_loader(), "get_raw_token"))
 
 
 def is_k8s() -> bool:
