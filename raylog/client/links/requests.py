@@ -169,6 +169,13 @@ def delete_records(offsets: Mapping[TopicPartition, int], *, timeout_ms: float) 
     )
 
 
+def api_versions() -> Request:
+    """ApiVersions v3, which also tells of features; any Kafka server answers it."""
+    return _schema("api_versions.v3").ApiVersionsRequest(
+        client_software_name="raylog", client_software_version="unknown"
+    )
+
+
 def metadata(topics: Iterable[str] | None) -> Request:
     """Metadata v12; None asks for all topics. Nothing is created by asking."""
     schema = _schema("metadata.v12")
