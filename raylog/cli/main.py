@@ -23,16 +23,22 @@ from raylog.cli import (
     cluster,
     configs,
     consume,
+    delete_records,
     doctor,
     dump_log,
+    e2e_latency,
+    features,
+    get_offsets,
     groups,
     leader_election,
+    log_dirs,
     node,
     perf,
     produce,
     quorum,
     reassign,
     topics,
+    verifiable,
     verify,
 )
 from raylog.cli.output import notice
@@ -81,6 +87,13 @@ app.add_typer(reassign.app, name="reassign")
 app.command("leader-election")(reaching(leader_election.leader_election))
 app.command("produce")(reaching(produce.produce))
 app.command("consume")(reaching(consume.consume))
+app.command("get-offsets")(reaching(get_offsets.get_offsets))
+app.command("delete-records")(reaching(delete_records.delete_records))
+app.command("log-dirs")(reaching(log_dirs.log_dirs))
+app.add_typer(features.app, name="features")
+app.command("e2e-latency")(reaching(e2e_latency.e2e_latency))
+app.command("verifiable-producer")(reaching(verifiable.verifiable_producer))
+app.command("verifiable-consumer")(reaching(verifiable.verifiable_consumer))
 app.command("verify")(reaching(verify.verify))
 app.command("dump-log")(dump_log.dump_log)
 app.add_typer(perf.app, name="perf")

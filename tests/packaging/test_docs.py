@@ -197,8 +197,14 @@ COMMANDS = (
     "dump-log",
     "verify",
     "leader-election",
+    "get-offsets",
+    "delete-records",
+    "log-dirs",
+    "e2e-latency",
+    "verifiable-producer",
+    "verifiable-consumer",
 )
-GROUPED = ("topics", "configs", "groups", "brokers", "reassign", "perf", "node", "quorum")
+GROUPED = ("topics", "configs", "groups", "brokers", "reassign", "perf", "node", "quorum", "features")
 
 
 def write_tables() -> None:
