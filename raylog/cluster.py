@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from raylog.client.admin.inspection import quorum_status
 from raylog.client.bootstrap import endpoints_of, inside_address, outside_address, why_no_listener
 from raylog.client.config import CommonConfig
 from raylog.client.links.address import ClusterAddress, not_from_outside
@@ -150,9 +151,12 @@ class Cluster:
         answers.
 
         Each controller has up to ``timeout_s`` seconds to answer. Raises ClusterError if none does.
+        Through the brokers' listeners only the active one answers; Kafka's protocol does not say
+        who can be reached or is recovering (None).
         """
         if self.address.is_outside:
-            raise not_from_outside("asking the controllers")
+            with self.admin(default_api_timeout_ms=timeout_s * 1000) as admin:
+                return quorum_status(admin.describe_quorum(), self.address.cluster_id)
         told: list[dict[str, Any]] = []
         failures: list[str] = []
         for endpoint in self._live_address().bootstrap:

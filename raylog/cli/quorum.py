@@ -26,7 +26,8 @@ def status(
 ) -> None:
     """Show the quorum of the controllers. The active controller is asked, or any that answers.
 
-    Exits with 1 if none is active, or a voter can't be reached or is recovering.
+    Exits with 1 if none is active, or a voter can't be reached or is recovering. Through the
+    listeners of brokers the last two are not known.
     """
     cluster = find_cluster(folder, address, timeout, must_serve=False)
     quorum = cluster.quorum()
@@ -34,7 +35,7 @@ def status(
         print_json(quorum)
     else:
         _print(quorum)
-    are_well = all(voter["reachable"] and not voter.get("recovering") for voter in quorum["voters"])
+    are_well = all(voter["reachable"] is not False and not voter.get("recovering") for voter in quorum["voters"])
     if not quorum["told_by"]["is_active"] or not are_well:
         raise typer.Exit(1)
 
@@ -97,8 +98,8 @@ def _print(quorum: dict[str, Any]) -> None:
             member["broker"],
             member["log_end_offset"],
             member["lag"],
-            role + ", recovering" * member.get("recovering", False),
-            "yes" if member["reachable"] else "no",
+            role + ", recovering" * bool(member.get("recovering")),
+            {True: "yes", False: "no", None: "-"}[member["reachable"]],
             member["endpoint"] or "-",
             member["directory_id"],
         ]
@@ -115,7 +116,7 @@ def _print(quorum: dict[str, Any]) -> None:
             f"the disk of the controller of broker {', '.join(recovering)} has lost metadata: it copies them from the others, and takes "
             f"no part in elections until then; its log names the file"
         )
-    away = [str(voter["broker"]) for voter in quorum["voters"] if not voter["reachable"]]
+    away = [str(voter["broker"]) for voter in quorum["voters"] if voter["reachable"] is False]
     if away:
         notice(
             f"the controller of broker {', '.join(away)} can't be reached: see `raylog status`, and Ray's logs of the ControllerActor"

@@ -376,9 +376,9 @@ class AdminClient(GroupCalls, ActorCalls, InspectionCalls):
             )
         )
 
-    def describe_cluster(self) -> ClusterDescription:
+    def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
         """Cluster id, controller and brokers."""
-        return self._run(self._client.describe_cluster())
+        return self._run(self._client.describe_cluster(include_fenced=include_fenced))
 
     def list_offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, OffsetInfo]:
         """Offsets by "earliest", "latest", "max_timestamp" or time."""

@@ -81,10 +81,13 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
+    """A broker at its listener. ``is_fenced``: it is away."""
+
     broker: int
     host: str
     port: int
     rack: str | None
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,12 +259,12 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls, AsyncInspectionCalls):
 
     # -------------------------------------------------------------- cluster, offsets, records
 
-    async def describe_cluster(self) -> ClusterDescription:
-        """Cluster id, controller and brokers."""
-        reply = await self._ask(requests.describe_cluster())
+    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+        """Cluster id, controller and brokers. ``include_fenced``: also brokers that are away."""
+        reply = await self._ask(requests.describe_cluster(include_fenced=include_fenced))
         _raise_first([("the cluster", reply.error_code, reply.error_message)])
         brokers = sorted(
-            (BrokerInfo(int(b.broker_id), b.host, int(b.port), b.rack) for b in reply.brokers),
+            (BrokerInfo(int(b.broker_id), b.host, int(b.port), b.rack, b.is_fenced) for b in reply.brokers),
             key=lambda info: info.broker,
         )
         return ClusterDescription(reply.cluster_id, int(reply.controller_id), tuple(brokers))

@@ -7,6 +7,7 @@ answers.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,8 +16,9 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.config import AdminConfig
 from raylog.client.links import requests
+from raylog.disks.disk import encode_id
 from raylog.errors import RaylogError, error_for
-from raylog.types import TopicPartition, broker_of
+from raylog.types import Endpoint, TopicPartition, broker_of
 
 if TYPE_CHECKING:
     from raylog.client.links.link import ClusterLink
@@ -79,12 +81,16 @@ class ProducerInfo:
 
 @dataclass(frozen=True, slots=True)
 class QuorumMember:
-    """A controller. Times are in ms since 1970; −1 where it was not heard of."""
+    """A controller. Times are in ms since 1970; −1 where it was not heard of. ``endpoint`` is inside
+    the cluster; None: it is not known.
+    """
 
     broker: int
     log_end_offset: int
     last_fetch_timestamp: int
     last_caught_up_timestamp: int
+    directory_id: uuid.UUID
+    endpoint: Endpoint | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +156,7 @@ class AsyncInspectionCalls:
         reply = await self._ask(requests.describe_quorum())
         if (code := ErrorCode(reply.error_code)) is not ErrorCode.none:
             raise error_for(code, f"the quorum: {reply.error_message or code.name.upper()}")
-        return quorum_of(reply.topics[0].partitions[0])
+        return quorum_of(reply)
 
     async def describe_features(self) -> Features:
         """The features of the cluster, as Kafka's ApiVersions tells them."""
@@ -233,8 +239,12 @@ def producers_of(partition: Any) -> tuple[ProducerInfo, ...]:
     )
 
 
-def quorum_of(partition: Any) -> QuorumInfo:
-    """The one partition of a DescribeQuorum answer."""
+def quorum_of(reply: Any) -> QuorumInfo:
+    """A DescribeQuorum answer, whose one partition is that of the metadata."""
+    (partition,) = reply.topics[0].partitions
+    endpoints = {
+        int(node.node_id): Endpoint(str(each.host), int(each.port)) for node in reply.nodes for each in node.listeners
+    }
 
     def members(states: Any) -> tuple[QuorumMember, ...]:
         return tuple(
@@ -243,6 +253,8 @@ def quorum_of(partition: Any) -> QuorumInfo:
                 int(each.log_end_offset),
                 int(each.last_fetch_timestamp),
                 int(each.last_caught_up_timestamp),
+                each.replica_directory_id or requests.NO_UUID,
+                endpoints.get(int(each.replica_id)),
             )
             for each in states
         )
@@ -254,3 +266,40 @@ def quorum_of(partition: Any) -> QuorumInfo:
         members(partition.current_voters),
         members(partition.observers),
     )
+
+
+def quorum_status(quorum: QuorumInfo, cluster_id: str) -> dict[str, Any]:
+    """As ``Cluster.quorum`` has it, without what Kafka's answer does not say (None): who can be
+    reached, who is recovering and which process has told it.
+    """
+    leader = next((each for each in quorum.voters if each.broker == quorum.leader), None)
+    end = -1 if leader is None else leader.log_end_offset
+
+    def view(member: QuorumMember) -> dict[str, Any]:
+        return {
+            "broker": member.broker,
+            "directory_id": encode_id(member.directory_id),
+            "endpoint": None if member.endpoint is None else str(member.endpoint),
+            "log_end_offset": member.log_end_offset,
+            "lag": end - member.log_end_offset if member.log_end_offset >= 0 else -1,
+            "last_fetch_timestamp": member.last_fetch_timestamp,
+            "last_caught_up_timestamp": member.last_caught_up_timestamp,
+            "reachable": None,
+            "recovering": None,
+        }
+
+    voters = [view(member) for member in quorum.voters]
+    caught_up = [each.last_caught_up_timestamp for each in quorum.voters]
+    is_known = leader is not None and min(caught_up) >= 0
+    return {
+        "cluster_id": cluster_id,
+        "leader_id": quorum.leader,
+        "leader_epoch": quorum.leader_epoch,
+        "high_watermark": quorum.high_watermark,
+        "log_end_offset": end,
+        "max_follower_lag": max((each["lag"] for each in voters if each["lag"] >= 0), default=-1),
+        "max_follower_lag_time_ms": leader.last_caught_up_timestamp - min(caught_up) if leader and is_known else -1,
+        "voters": voters,
+        "observers": [view(member) for member in quorum.observers],
+        "told_by": {"broker": quorum.leader, "role": None, "is_active": True, "pid": None},
+    }

@@ -308,10 +308,10 @@ def describe_log_dirs() -> Request:
     return schema.DescribeLogDirsRequest(topics=None)
 
 
-def describe_cluster() -> Request:
-    """DescribeCluster v1."""
-    return _schema("describe_cluster.v1").DescribeClusterRequest(
-        include_cluster_authorized_operations=False, endpoint_type=1
+def describe_cluster(*, include_fenced: bool = False) -> Request:
+    """DescribeCluster v2. Fenced brokers are those that are away."""
+    return _schema("describe_cluster.v2").DescribeClusterRequest(
+        include_cluster_authorized_operations=False, endpoint_type=1, include_fenced_brokers=include_fenced
     )
 
 
