@@ -61,7 +61,10 @@ def get_offsets(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Print offsets of partitions, by default the end of each, as topic:partition:offset."""
+    """Print offsets of partitions, by default the end of each, as topic:partition:offset.
+
+    Exits with 1 if a partition has no leader; the others are printed.
+    """
     if topic_partitions is not None and (topic is not None or partitions is not None):
         raise typer.BadParameter("--topic-partitions goes with neither --topic nor --partitions")
     spec = offset_spec(time)

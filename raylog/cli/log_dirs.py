@@ -35,7 +35,7 @@ def log_dirs(
 ) -> None:
     """Print the disks of brokers with the replicas there and their sizes in bytes, as JSON.
 
-    With --json, the JSON alone.
+    With --json, the JSON alone. Exits with 1 if a broker that holds replicas does not answer.
     """
     topics = None if topic_list is None else set(topic_list.split(","))
     with find_cluster(folder, address, timeout).admin() as admin:

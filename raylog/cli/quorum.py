@@ -47,30 +47,38 @@ def describe(
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
+    as_json: AsJson = False,
 ) -> None:
     """Print what `kafka-metadata-quorum describe` prints, and nothing else."""
     if status == replication:
         raise typer.BadParameter("give one of --status and --replication")
     quorum = find_cluster(folder, address, timeout, must_serve=False).quorum()
     if status:
-        print_text(*_status_lines(quorum))
+        if as_json:
+            print_json(_status(quorum))
+        else:
+            print_text(*_status_lines(quorum))
         return
-    columns = ("NodeId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
-    print_text("\t".join(columns))
-    for member, role in _members(quorum):
-        values = (
-            member["broker"],
-            member["log_end_offset"],
-            member["lag"],
-            member["last_fetch_timestamp"],
-            member["last_caught_up_timestamp"],
-            role,
-        )
-        print_text("\t".join(map(str, values)))
+    rows = [
+        {
+            "NodeId": member["broker"],
+            "LogEndOffset": member["log_end_offset"],
+            "Lag": member["lag"],
+            "LastFetchTimestamp": member["last_fetch_timestamp"],
+            "LastCaughtUpTimestamp": member["last_caught_up_timestamp"],
+            "Status": role,
+        }
+        for member, role in _members(quorum)
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_text("\t".join(rows[0]), *("\t".join(map(str, row.values())) for row in rows))
 
 
-def _status_lines(quorum: dict[str, Any]) -> list[str]:
-    lines = {
+def _status(quorum: dict[str, Any]) -> dict[str, Any]:
+    """By Kafka's names."""
+    return {
         "ClusterId": quorum["cluster_id"],
         "LeaderId": quorum["leader_id"],
         "LeaderEpoch": quorum["leader_epoch"],
@@ -80,7 +88,10 @@ def _status_lines(quorum: dict[str, Any]) -> list[str]:
         "CurrentVoters": [voter["broker"] for voter in quorum["voters"]],
         "CurrentObservers": [observer["broker"] for observer in quorum["observers"]],
     }
-    return [f"{name + ':':24}{value}" for name, value in lines.items()]
+
+
+def _status_lines(quorum: dict[str, Any]) -> list[str]:
+    return [f"{name + ':':24}{value}" for name, value in _status(quorum).items()]
 
 
 def _members(quorum: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:

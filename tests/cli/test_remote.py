@@ -90,6 +90,10 @@ def test_the_quorum_is_told_as_far_as_kafkas_answer_goes(kafka: Kafka) -> None:
     header, row = raylog_at(kafka, "quorum", "describe", "--replication").stdout.splitlines()
     assert header.startswith("NodeId\tLogEndOffset\tLag") and row.endswith("\tLeader")
     assert " -  " in raylog_at(kafka, "quorum", "status").stdout
+    told = json.loads(raylog_at(kafka, "quorum", "describe", "--status", "--json").stdout)
+    assert (told["LeaderId"], told["CurrentVoters"]) == (0, [0])
+    (member,) = json.loads(raylog_at(kafka, "quorum", "describe", "--replication", "--json").stdout)
+    assert list(member) == header.split("\t") and member["Status"] == "Leader"
 
 
 def test_a_file_gives_options_and_the_brokers(kafka: Kafka, tmp_path: Path) -> None:

@@ -92,6 +92,13 @@ def private_apis() -> str:
     return "\n".join(rows)
 
 
+def exit_codes() -> str:
+    from raylog.cli.main import EXIT_CODES
+
+    rows = [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
+    return "\n".join(("| code | |", "|---|---|", *rows))
+
+
 TABLES = {
     "topic configs": ("configuration.md", topic_configs),
     "broker configs": ("configuration.md", broker_configs),
@@ -100,6 +107,7 @@ TABLES = {
     "kafka apis": ("wire.md", kafka_apis),
     "served apis": ("kafka_clients.md", served_apis),
     "private apis": ("wire.md", private_apis),
+    "exit codes": ("operations.md", exit_codes),
 }
 
 
