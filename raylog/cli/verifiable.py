@@ -2,7 +2,8 @@
 that say each thing they do as a line of JSON, with the options and events of Kafka's tools of these
 names.
 
-A test compares what was acknowledged with what was read. Both stop cleanly at SIGTERM and SIGINT.
+A test compares what was acknowledged with what was read. Both stop cleanly at SIGTERM and SIGINT: the
+first one ends the work, and the end is told; a second one ends the process.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Stop:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Stop]:
-    """SIGTERM and SIGINT set the flag meanwhile, instead of ending the process."""
+    """SIGTERM and SIGINT set the flag meanwhile, instead of ending the process. A client is closed
+    after it, so that a second signal ends a wait for its last deliveries.
+    """
     stop = Stop()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -97,15 +100,14 @@ def verifiable_producer(
     Exits with 1 if a record was not acknowledged.
     """
     tally = _Tally(topic, throughput)
-    with stopped_by_signals() as stop:
-        with open_producer(folder, address, timeout, {"acks": acks}) as producer:
-            tell("startup_complete")
-            for number in _paced(max_messages, throughput, stop):
-                value = str(number) if value_prefix is None else f"{value_prefix}.{number}"
-                key = None if repeating_keys is None else str(number % repeating_keys)
-                moment = None if message_create_time < 0 else message_create_time + number
-                tally.send(producer, key, value, moment)
-        tell("shutdown_complete")
+    with open_producer(folder, address, timeout, {"acks": acks}) as producer, stopped_by_signals() as stop:
+        tell("startup_complete")
+        for number in _paced(max_messages, throughput, stop):
+            value = str(number) if value_prefix is None else f"{value_prefix}.{number}"
+            key = None if repeating_keys is None else str(number % repeating_keys)
+            moment = None if message_create_time < 0 else message_create_time + number
+            tally.send(producer, key, value, moment)
+    tell("shutdown_complete")
     tally.tell_summary()
     if tally.acked < tally.sent:
         raise typer.Exit(1)
@@ -215,16 +217,15 @@ def verifiable_consumer(
         options["group.instance.id"] = group_instance_id
     if assignment_strategy is not None:
         options["partition.assignment.strategy"] = assignment_strategy
-    with stopped_by_signals() as stop:
-        with open_consumer(folder, address, timeout, options) as consumer:
-            tell("startup_complete")
-            consumer.subscribe(
-                [topic],
-                on_assigned=lambda partitions: tell("partitions_assigned", partitions=_plain(partitions)),
-                on_revoked=lambda partitions: tell("partitions_revoked", partitions=_plain(partitions)),
-            )
-            _consume(consumer, max_messages, stop, verbose=verbose, commits=not enable_autocommit)
-        tell("shutdown_complete")
+    with open_consumer(folder, address, timeout, options) as consumer, stopped_by_signals() as stop:
+        tell("startup_complete")
+        consumer.subscribe(
+            [topic],
+            on_assigned=lambda partitions: tell("partitions_assigned", partitions=_plain(partitions)),
+            on_revoked=lambda partitions: tell("partitions_revoked", partitions=_plain(partitions)),
+        )
+        _consume(consumer, max_messages, stop, verbose=verbose, commits=not enable_autocommit)
+    tell("shutdown_complete")
 
 
 def _consume(consumer: Consumer, max_messages: int, stop: Stop, *, verbose: bool, commits: bool) -> None:
