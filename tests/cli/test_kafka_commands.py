@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 from typer.testing import CliRunner, Result
 
 import raylog.testing
 from raylog.cli.delete_records import offsets_of
-from raylog.cli.e2e_latency import percentiles
+from raylog.cli.e2e_latency import _one_way_ms, percentiles
 from raylog.cli.get_offsets import any_of, both
 from raylog.cli.main import app
-from raylog.client.admin.inspection import AsyncInspectionCalls, Feature, Features, features_of
-from raylog.errors import ConfigError, RaylogError
+from raylog.client.admin.admin import TopicDescription
+from raylog.client.admin.inspection import AsyncInspectionCalls, Feature, Features, features_of, log_dirs_of
+from raylog.client.sync import AdminClient
+from raylog.errors import ClusterError, ConfigError, RaylogError
 from raylog.kafka import table
 from raylog.server.apis.entities import module_of, response_class
 from raylog.testing.kafka import Kafka
@@ -70,6 +77,22 @@ def test_a_partition_without_such_an_offset_has_no_line(kafka: Kafka) -> None:
     assert lines(run(kafka, *asked, "0")) == ["orders:1:0"]
     assert lines(run(kafka, *asked, "32503680000000")) == []
     assert json.loads(lines(run(kafka, *asked, "0", "--json"))[0]) == [{"topic": "orders", "partition": 1, "offset": 0}]
+
+
+def test_a_partition_without_a_leader_is_named_and_the_others_are_printed(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = AdminClient.describe_topics
+
+    def without_one_leader(admin: AdminClient, names: Any = None) -> dict[str, TopicDescription]:
+        topic = describe(admin, names)["orders"]
+        parts = [replace(part, leader=-1) if part.partition == 0 else part for part in topic.partitions]
+        return {"orders": replace(topic, partitions=tuple(parts))}
+
+    monkeypatch.setattr(AdminClient, "describe_topics", without_one_leader)
+    result = run(kafka, "get-offsets")
+    assert (result.exit_code, result.stdout) == (1, "orders:1:3\norders:2:0\n")
+    assert "orders-0 has no leader" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -182,6 +205,34 @@ def test_log_dirs_of_a_broker_that_is_not_there_are_refused(kafka: Kafka) -> Non
         assert isinstance(result.exception, ConfigError) and says in str(result.exception)
 
 
+def test_log_dirs_of_a_broker_that_does_not_answer_are_missed(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe = AdminClient.describe_log_dirs
+    monkeypatch.setattr(
+        AdminClient,
+        "describe_log_dirs",
+        lambda admin: {broker: dirs for broker, dirs in describe(admin).items() if broker != 1},
+    )
+    result = run(kafka, "log-dirs", "--json")
+    assert result.exit_code == 1 and "brokers 1 hold replicas and do not answer" in result.stderr
+    assert [each["broker"] for each in json.loads(result.stdout)["brokers"]] == [0]
+
+
+def test_the_error_of_a_disk_and_a_copy_that_is_not_in_use_are_told() -> None:
+    module = module_of(response_class(table.DESCRIBE_LOG_DIRS, 4))
+    part = module.DescribeLogDirsPartition(partition_index=3, partition_size=7, offset_lag=2, is_future_key=True)
+    topic = module.DescribeLogDirsTopic(name="t", partitions=(part,))
+    result = module.DescribeLogDirsResult(
+        error_code=ErrorCode.kafka_storage_error, log_dir="/d", topics=(topic,), total_bytes=9, usable_bytes=5
+    )
+    answer = module.DescribeLogDirsResponse(
+        throttle_time=datetime.timedelta(0), error_code=ErrorCode.none, results=(result,)
+    )
+    log_dir = log_dirs_of([(4, answer)])[4]["/d"]
+    key = TopicPartition("t", 3)
+    assert (log_dir.offset_lags, log_dir.future, log_dir.replicas) == ({key: 2}, {key}, {key: 7})
+    assert log_dir.error is not None and log_dir.error.code is ErrorCode.kafka_storage_error
+
+
 def test_the_features_of_an_answer_are_told(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(lines(run(kafka, "features", "describe", "--json"))[0]) == {"epoch": -1, "features": []}
     result = run(kafka, "features", "describe")
@@ -243,3 +294,31 @@ def test_percentiles_are_kafkas() -> None:
         "99th": 1_981.0,
         "99.9th": 1_999.0,
     }
+
+
+class Arriving:
+    """A producer whose records are acknowledged, and a consumer of what it is given instead."""
+
+    def __init__(self, *values: bytes) -> None:
+        self.values = values
+
+    def send(self, topic: str, value: bytes) -> Any:
+        return types.SimpleNamespace(result=lambda timeout: None)
+
+    def consume(self, *, timeout: float) -> Any:
+        return [types.SimpleNamespace(value=value) for value in self.values]
+
+
+@pytest.mark.parametrize(
+    ("arriving", "says"),
+    [
+        (Arriving(), "did not arrive within 60 s"),
+        (Arriving(b"another"), "another record than the one that was sent"),
+        (Arriving(b"sent", b"another"), "another record than the one that was sent"),
+    ],
+)
+def test_a_record_that_does_not_arrive_or_is_another_one_ends_the_measurement(arriving: Any, says: str) -> None:
+    with pytest.raises(ClusterError, match=says):
+        _one_way_ms(arriving, arriving, "t", b"sent")
+    mine: Any = Arriving(b"sent")
+    assert _one_way_ms(mine, mine, "t", b"sent") >= 0
