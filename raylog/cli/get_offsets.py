@@ -46,7 +46,7 @@ def get_offsets(
     topic_partitions: Annotated[
         str | None,
         typer.Option(
-            help="Patterns with commas between, as orders:0,clicks:2-5,:3-,metrics. A range has no end of its own.",
+            help="Patterns with commas between, as orders:0,clicks:2-5,:3-,metrics. 2-5 is 2, 3 and 4, as in Kafka.",
             show_default=False,
         ),
     ] = None,
