@@ -56,9 +56,9 @@ def delete_records(
         offsets = {TopicPartition(topic, partition): offset}
     deleted: dict[TopicPartition, int] = {}
     failed: dict[TopicPartition, RaylogError] = {}
-    if not as_json:
-        print_text("Executing records delete operation")
     with find_cluster(folder, address, timeout).admin() as admin:
+        if not as_json:
+            print_text("Executing records delete operation")
         for key, before in sorted(offsets.items()):
             try:
                 deleted |= admin.delete_records({key: before})

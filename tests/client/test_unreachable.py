@@ -341,6 +341,8 @@ GIVEN = {
     "configs alter": "--entity-type topics --entity-name events --add-config retention.ms=1",
     "configs describe": "--entity-type topics",
     "consume": "events",
+    "delete-records": "--topic events --partition 0 --offset 1",
+    "e2e-latency": "--topic events --num-records 1",
     "groups delete": "--group readers",
     "groups describe": "--group readers",
     "groups reset-offsets": "--group readers --all-topics --to-earliest",
@@ -358,6 +360,8 @@ GIVEN = {
     "topics delete": "events",
     "topics describe": "events",
     "up": "--disks 1",
+    "verifiable-consumer": "--topic events --group-id readers",
+    "verifiable-producer": "--topic events",
 }
 
 
