@@ -20,7 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from raylog.client.bootstrap import endpoints_of, inside_address, outside_address
+from raylog.client.admin.inspection import quorum_status
+from raylog.client.bootstrap import endpoints_of, inside_address, outside_address, why_no_listener
 from raylog.client.config import CommonConfig
 from raylog.client.links.address import ClusterAddress, not_from_outside
 from raylog.client.links.connections import current, learn_servers
@@ -41,9 +42,10 @@ from raylog.errors import (
     RayError,
     RaylogError,
 )
-from raylog.extras import need
+from raylog.extras import is_installed, need
 from raylog.launcher import LauncherProcess
 from raylog.placement.local_ray import (
+    is_endpoint,
     is_of_a_raylet,
     running_ray,
 )
@@ -66,7 +68,7 @@ _SHUTDOWN_S = 60.0
 _BUSY_S = 30.0
 _REFUSALS_S = 2.0  # for which a cluster is asked whose controllers refuse connections: one may be starting again
 
-logger = logging.getLogger("raylog")
+logger = logging.getLogger("raylog.connect")
 
 logging.getLogger("ray.widgets").setLevel(logging.ERROR)  # in a notebook it asks for a package that nothing here needs
 
@@ -149,9 +151,12 @@ class Cluster:
         answers.
 
         Each controller has up to ``timeout_s`` seconds to answer. Raises ClusterError if none does.
+        Through the brokers' listeners only the active one answers; Kafka's protocol does not say
+        who can be reached or is recovering (None).
         """
         if self.address.is_outside:
-            raise not_from_outside("asking the controllers")
+            with self.admin(default_api_timeout_ms=timeout_s * 1000) as admin:
+                return quorum_status(admin.describe_quorum(), self.address.cluster_id)
         told: list[dict[str, Any]] = []
         failures: list[str] = []
         for endpoint in self._live_address().bootstrap:
@@ -281,50 +286,89 @@ def arrangement(timeout_s: float = 10) -> dict[str, Any] | None:
 
 
 def connect(
-    ray_address: str | None = None,
+    address: str | None = None,
     *,
+    ray_address: str | None = None,
     folder: str | Path | None = None,
     bootstrap_servers: str | Sequence[str] | None = None,
     secret: str | None = None,
     name: str = DEFAULT_NAME,
     timeout_s: float = CONNECT_TIMEOUT_S,
     options: Mapping[str, Any] | None = None,
+    **more_options: Any,
 ) -> Cluster:
     """Find a running cluster: the one whose disks are under ``folder``, the one whose brokers
-    listen at ``bootstrap_servers``, or the only one on a Ray.
+    listen at ``bootstrap_servers``, or the only one on the Ray at ``ray_address``.
 
     ``bootstrap_servers`` is Kafka's ``"host:9092,…"``. It needs no Ray and no folder, so it works
     from any machine. Everything then passes the brokers' listeners: what Kafka's protocol has no
     request for raises ConfigError. With the cluster's ``secret`` (the file cluster.secret of a
     disk), clients go to the cluster's processes directly, if all of them can be reached.
 
-    ``options`` are for all clients that the handle makes, by Kafka's names, as
-    ``{"client.id": "report"}``. ConfigError for one that not every kind of client has.
-
     The Ray is the one that this process is connected to. If there is none, this process connects to
     the one at ``ray_address`` (``host:port`` of its head). None takes the one that RAY_ADDRESS
     names or that runs on this machine. ``name`` is used in messages.
 
+    ``address`` is either of the two. Several addresses with commas are brokers, and so is any
+    ``host:port`` where Ray is not installed. One ``host:port`` is asked: a broker if it answers
+    Kafka's ApiVersions within three seconds, else the head of a Ray. Everything else is Ray's.
+
+    ``options`` are for all clients that the handle makes, by Kafka's names, as
+    ``{"client.id": "report"}``, or as keywords: ``client_id="report"``. ConfigError for one that
+    not every kind of client has.
+
     Raises RayError for a Ray that cannot be used or does not answer within ``timeout_s`` seconds,
     and ClusterError or ClientTimeoutError if no cluster runs there or none answers in that time. The logger
-    "raylog.connect" reports at level INFO what is tried.
+    "raylog.connect" reports at level INFO what is tried and which way is taken.
     """
-    client_options = _common(options)
+    if sum(each is not None for each in (address, ray_address, folder, bootstrap_servers)) > 1:
+        raise ConfigError("a cluster is found by its brokers, by its folder or by its Ray: give one of the three")
+    client_options = _common(options, more_options)
+    no_listener: RaylogError | None = None
+    if address is not None:
+        no_listener = _why_no_broker(address)
+        bootstrap_servers, ray_address = (address, None) if no_listener is None else (None, address)
     if bootstrap_servers is not None:
-        if ray_address is not None or folder is not None:
-            raise ConfigError("a cluster is found by its brokers, by its folder or by its Ray: give one of the three")
-        listeners = ",".join(map(endpoint_text, endpoints_of(bootstrap_servers)))
-        announce(f"the brokers at {listeners}", timeout_s)
-        address = outside_address(bootstrap_servers, name, timeout_s=timeout_s)
-        if secret is not None:
-            address = inside_address(address, secret, timeout_s=timeout_s)
-        return Cluster(address, options=client_options)
+        return _through_brokers(bootstrap_servers, secret, name, timeout_s, client_options)
     if secret is not None:
         raise ConfigError("a secret goes with bootstrap_servers: a folder and a Ray say it themselves")
-    cluster = find(ray_address, folder=folder, name=name, timeout_s=timeout_s, options=options)
+    try:
+        cluster = find(ray_address, folder=folder, name=name, timeout_s=timeout_s, options=client_options)
+    except RayError as error:
+        if isinstance(no_listener, ConfigError | None):
+            raise
+        raise RayError(f"{error}; nor is a broker there: {no_listener}") from error
     if cluster.folder is not None:
         _check_answers(cluster, Deadline.after(timeout_s))
     return cluster
+
+
+def _why_no_broker(address: str) -> RaylogError | None:
+    """None for an address of brokers, else why it is Ray's: a ConfigError if its form says so."""
+    if "," in address:
+        return None
+    if address.startswith("ray://") or not is_endpoint(address):
+        return ConfigError(f"{address!r} is no host:port")
+    if not is_installed("ray"):
+        return None
+    (endpoint,) = endpoints_of(address)
+    reason = why_no_listener(endpoint)
+    if reason is not None:
+        logger.info("No broker listens at %s (%s): it is taken for the head of a Ray", address, reason)
+    return reason
+
+
+def _through_brokers(
+    bootstrap_servers: str | Sequence[str], secret: str | None, name: str, timeout_s: float, options: dict[str, Any]
+) -> Cluster:
+    listeners = ",".join(map(endpoint_text, endpoints_of(bootstrap_servers)))
+    announce(f"the brokers at {listeners}", timeout_s)
+    address = outside_address(bootstrap_servers, name, timeout_s=timeout_s)
+    if secret is None:
+        logger.info("Going through the listeners of the brokers: no secret of the cluster is given")
+    else:
+        address = inside_address(address, secret, timeout_s=timeout_s)
+    return Cluster(address, options=options)
 
 
 def find(
@@ -370,10 +414,16 @@ def find(
     return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, tuple(endpoints), secret), options=_common(options))
 
 
-def _common(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options of every kind of client, by the names of keywords."""
-    CommonConfig.parse(options)
-    return {name.replace(".", "_"): value for name, value in (options or {}).items()}
+def _common(*sources: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Options of every kind of client, by the names of keywords. Raises ConfigError."""
+    options: dict[str, Any] = {}
+    for source in sources:
+        CommonConfig.parse(source)
+        given = {name.replace(".", "_"): value for name, value in (source or {}).items()}
+        if twice := sorted(options.keys() & given):
+            raise ConfigError(f"{twice[0]} is given in options and as a keyword: give it once")
+        options |= given
+    return options
 
 
 def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> tuple[str, list[Endpoint], bytes]:

@@ -27,12 +27,17 @@ _EXTRA_OF = {
 }
 
 
+def is_installed(package: str) -> bool:
+    """Whether the package is there. Does not import it."""
+    return package in sys.modules or find_spec(package) is not None
+
+
 def need(package: str, purpose: str) -> None:
     """Raise MissingExtraError if the package is not installed. Does not import it.
 
     ``purpose`` is what needs it, as the start of a sentence: "poll_batch".
     """
-    if package not in sys.modules and find_spec(package) is None:
+    if not is_installed(package):
         raise missing(ModuleNotFoundError(name=package), purpose)
 
 

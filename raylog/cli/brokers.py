@@ -13,10 +13,12 @@ from raylog.cli.output import AsJson, notice, print_json, print_table, print_tex
 from raylog.cli.reassign import Throttle, as_document, checked_throttle, named
 from raylog.cli.remote import ClusterApp
 from raylog.errors import ClusterError, error_for
-from raylog.types import TopicPartition
+from raylog.types import Endpoint, TopicPartition
+from raylog.wire.listeners import endpoint_text
 
 if TYPE_CHECKING:
     from raylog.client.sync import AdminClient
+    from raylog.cluster import Cluster
 
 app = ClusterApp(help="List brokers, take leaders away from one, give them back, remove one.", no_args_is_help=True)
 
@@ -28,31 +30,20 @@ POLL_S = 0.2
 def list_(
     folder: Folder = None, address: Address = None, timeout: Timeout = CONNECT_TIMEOUT_S, as_json: AsJson = False
 ) -> None:
-    """List brokers with the replicas that they hold and the partitions that they lead."""
-    state = find_cluster(folder, address, timeout).status()
-    brokers = []
-    for broker in state["brokers"]:
-        parts = [part for topic in state["topics"] for part in topic["partitions"]]
-        brokers.append(
-            {
-                "broker": broker["id"],
-                "rack": broker["rack"],
-                "listener": broker["listener"],
-                "live": broker["live"],
-                "draining": broker["draining"],
-                "replicas": sum(broker["id"] in part["replicas"] for part in parts),
-                "leads": sum(part["leader"] == broker["id"] for part in parts),
-                "disks": broker["disks"],
-                "offline_disks": broker["offline_disks"],
-            }
-        )
+    """List brokers with the replicas that they hold and the partitions that they lead.
+
+    Through the listeners of brokers it is not known who is being drained, and which disks are
+    offline or without replicas.
+    """
+    cluster = find_cluster(folder, address, timeout)
+    brokers = _seen_from_outside(cluster) if cluster.address.is_outside else _known_inside(cluster)
     if as_json:
         print_json(brokers)
         return
     rows = []
     for each in brokers:
         state_name = "away" if not each["live"] else "draining" if each["draining"] else "live"
-        offline = len(each["offline_disks"])
+        offline = len(each["offline_disks"] or ())
         disks = f"{len(each['disks'])}, {offline} offline" if offline else str(len(each["disks"]))
         rows.append(
             [
@@ -61,6 +52,47 @@ def list_(
             ]
         )
     print_table(["broker", "rack", "state", "replicas", "leads", "Kafka clients", "disks"], rows)
+
+
+def _known_inside(cluster: Cluster) -> list[dict[str, Any]]:
+    state = cluster.status()
+    parts = [part for topic in state["topics"] for part in topic["partitions"]]
+    return [
+        {
+            "broker": broker["id"],
+            "rack": broker["rack"],
+            "listener": broker["listener"],
+            "live": broker["live"],
+            "draining": broker["draining"],
+            "replicas": sum(broker["id"] in part["replicas"] for part in parts),
+            "leads": sum(part["leader"] == broker["id"] for part in parts),
+            "disks": broker["disks"],
+            "offline_disks": broker["offline_disks"],
+        }
+        for broker in state["brokers"]
+    ]
+
+
+def _seen_from_outside(cluster: Cluster) -> list[dict[str, Any]]:
+    """The same, of what Kafka's DescribeCluster, Metadata and DescribeLogDirs say."""
+    with cluster.admin() as admin:
+        brokers = admin.describe_cluster(include_fenced=True).brokers
+        parts = [part for topic in admin.describe_topics().values() for part in topic.partitions]
+        log_dirs = admin.describe_log_dirs()
+    return [
+        {
+            "broker": each.broker,
+            "rack": each.rack,
+            "listener": endpoint_text(Endpoint(each.host, each.port)),
+            "live": not each.is_fenced,
+            "draining": None,
+            "replicas": sum(each.broker in part.replicas for part in parts),
+            "leads": sum(part.leader == each.broker for part in parts),
+            "disks": sorted(log_dirs.get(each.broker, {})),
+            "offline_disks": None,
+        }
+        for each in brokers
+    ]
 
 
 @app.command("drain")

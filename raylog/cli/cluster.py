@@ -106,7 +106,8 @@ def up(
 
     With --disks, starts a cluster on this Ray's nodes, each of which was started with
     --resources="$(raylog node resources FOLDER…)". Then the command returns at once and says what
-    is missing. Nodes may join before and after it; each becomes a broker.
+    is missing. Nodes may join before and after it; each becomes a broker. Exits with 1 if disks are
+    still missing after --wait.
     """
     import raylog.server  # noqa: F401  # refuses a Python that leaves assertions out, before anything starts
     from raylog.cli.configs import parse_changes

@@ -79,7 +79,7 @@ def find_cluster(
             "a cluster is found by --folder (or RAYLOG_FOLDER) or by --address: give one of the two"
         )
     seek = connect if must_serve else find
-    return seek(address, folder=folder, timeout_s=timeout_s, options=told.options)
+    return seek(ray_address=address, folder=folder, timeout_s=timeout_s, options=told.options)
 
 
 def open_producer(folder: Path | None, address: str | None, timeout_s: float, options: Mapping[str, Any]) -> Producer:

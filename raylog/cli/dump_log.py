@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
-from raylog.cli.log_files import EPOCHS_FILE, SUFFIXES, entries_of, is_dumpable, text
+from raylog.cli.log_files import EPOCHS_FILE, SUFFIXES, as_offsets, entries_of, is_dumpable, text
 from raylog.cli.metadata_files import is_metadata
 from raylog.cli.output import AsJson, print_json, print_text
-from raylog.errors import DiskError
+from raylog.errors import ConfigError, DiskError
 from raylog.records.batch import Buffer
+from raylog.types import METADATA_TOPIC
 
 
 def dump_log(
@@ -27,6 +28,22 @@ def dump_log(
     contents: Annotated[
         bool, typer.Option("--print-data-log", help="Print keys and values (implies --deep-iteration).")
     ] = False,
+    offsets_decoder: Annotated[
+        bool,
+        typer.Option(
+            "--offsets-decoder",
+            help="Print keys and values of __consumer_offsets as JSON: commits, groups and their members.",
+        ),
+    ] = False,
+    cluster_metadata_decoder: Annotated[
+        bool,
+        typer.Option(
+            "--cluster-metadata-decoder", help="Take only a controller's files, whose records are printed in any case."
+        ),
+    ] = False,
+    transaction_log_decoder: Annotated[
+        bool, typer.Option("--transaction-log-decoder", help="Refused: raylog has no transactions yet.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Decode .log, .index, .timeindex, .snapshot and leader-epoch-checkpoint files, and those of a
@@ -35,14 +52,24 @@ def dump_log(
     Works on files of raylog and of Apache Kafka, without a cluster. Exits with 1 if a file is
     damaged.
     """
+    if transaction_log_decoder:
+        raise ConfigError("--transaction-log-decoder: raylog has no transactions yet, and so no log of their states")
+    if offsets_decoder and cluster_metadata_decoder:
+        raise typer.BadParameter("give one of --offsets-decoder and --cluster-metadata-decoder")
     damaged = False
-    for path in _files(paths):
+    files = _files(paths)
+    if cluster_metadata_decoder and (others := [path for path in files if not is_metadata(path)]):
+        raise ConfigError(
+            f"--cluster-metadata-decoder: {others[0]} is no file of a controller of raylog's; those are in {METADATA_TOPIC}-0"
+        )
+    for path in files:
         data = _content(path)
         if not as_json:
             print_text(f"Dumping {path}")
             if path.suffix == ".log" and path.stem.isdecimal():
                 print_text(f"Log starting offset: {int(path.stem)}")
-        for entry in entries_of(path, data, deep=deep, contents=contents):
+        read = as_offsets if offsets_decoder else None
+        for entry in entries_of(path, data, deep=deep, contents=contents or offsets_decoder, read=read):
             damaged = damaged or "fault" in entry
             if as_json:
                 print_json({"file": str(path)} | entry)

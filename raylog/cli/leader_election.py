@@ -58,6 +58,8 @@ def leader_election(
 ) -> None:
     """Elect leaders: give partitions back to their preferred leaders, or accept a loss where nobody
     can lead.
+
+    Exits with 1 if a partition did not get the leader that was asked for.
     """
     ways = [topic is not None or partition is not None, all_topic_partitions, path_to_json_file is not None]
     if sum(ways) != 1 or (topic is None) != (partition is None):

@@ -10,12 +10,14 @@ on.
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from raylog.cli.metadata_files import is_metadata, metadata_entries
+from raylog.cli.offsets_records import documents_of
 from raylog.cli.output import text_or_base64
 from raylog.errors import KafkaError
 from raylog.log.offset_index import ENTRY as OFFSET_ENTRY
@@ -23,15 +25,21 @@ from raylog.log.producers import ProducerStates
 from raylog.log.time_index import ENTRY as TIME_ENTRY
 from raylog.records.batch import NO_SEQUENCE, SEQUENCE_MASK, BatchView, Buffer, peek_size
 from raylog.records.codec import decode
-from raylog.records.control import read_control_batch
+from raylog.records.control import Marker, control_type, read_control_batch
 from raylog.records.corrupt import UnsupportedMagic
 from raylog.records.message_set import message_of, records_of
+from raylog.records.record import Record
 
 Entry = dict[str, Any]
 COMPRESSION_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 EPOCHS_FILE = "leader-epoch-checkpoint"
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot")
+CONTROL_TYPES = {2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER", 5: "KRAFT_VERSION", 6: "KRAFT_VOTERS"}
+"""Those of Kafka's own Raft log. The others are ``Marker``."""
+
+ReadRecord = Callable[[int, bytes | None, bytes | None], Entry]
+"""Gives the fields ``key`` and ``payload`` of a record, by its offset, key and value."""
 
 
 def is_dumpable(path: Path) -> bool:
@@ -39,14 +47,16 @@ def is_dumpable(path: Path) -> bool:
     return path.suffix in SUFFIXES or path.name == EPOCHS_FILE or is_metadata(path)
 
 
-def entries_of(path: Path, data: Buffer, *, deep: bool, contents: bool) -> Iterator[Entry]:
+def entries_of(
+    path: Path, data: Buffer, *, deep: bool, contents: bool, read: ReadRecord | None = None
+) -> Iterator[Entry]:
     """The entries of a file, chosen by its name. ``deep`` adds each record of a log, ``contents``
-    its key and value.
+    its key and value. ``read`` gives them in another form than text or Base64.
     """
     if is_metadata(path):
         return metadata_entries(path, data)
     if path.suffix == ".log":
-        return log_entries(data, deep=deep or contents, contents=contents)
+        return log_entries(data, deep=deep or contents, contents=contents, read=read)
     if path.suffix == ".index":
         return index_entries(data, base_offset=int(path.stem))
     if path.suffix == ".timeindex":
@@ -57,7 +67,7 @@ def entries_of(path: Path, data: Buffer, *, deep: bool, contents: bool) -> Itera
     return epoch_entries(bytes(data))
 
 
-def log_entries(data: Buffer, *, deep: bool, contents: bool) -> Iterator[Entry]:
+def log_entries(data: Buffer, *, deep: bool, contents: bool, read: ReadRecord | None = None) -> Iterator[Entry]:
     """Batches, each followed by its records if ``deep``."""
     position = 0
     while position < len(data):
@@ -68,7 +78,8 @@ def log_entries(data: Buffer, *, deep: bool, contents: bool) -> Iterator[Entry]:
             if not 0 < size <= len(data) - position:
                 yield _fault(f"{len(data) - position} invalid bytes at position {position}")
                 return
-            yield from _message_entries(memoryview(data)[position : position + size], position, deep, contents)
+            message = memoryview(data)[position : position + size]
+            yield from _message_entries(message, position, deep, (read or _as_text) if contents else None)
             position += size
             continue
         except KafkaError as error:
@@ -78,7 +89,7 @@ def log_entries(data: Buffer, *, deep: bool, contents: bool) -> Iterator[Entry]:
         yield _batch_entry(batch, valid)
         if deep and valid:
             try:
-                yield from _record_entries(batch, contents=contents)
+                yield from _record_entries(batch, contents=contents, read=read or _as_text)
             except KafkaError as error:
                 yield _fault(f"the records of the batch at position {position} can't be decoded: {error}")
         if not valid:
@@ -199,8 +210,7 @@ def _batch_entry(batch: BatchView, valid: bool) -> Entry:
     }
 
 
-def _record_entries(batch: BatchView, *, contents: bool) -> Iterator[Entry]:
-    control = read_control_batch(batch) if batch.is_control else None
+def _record_entries(batch: BatchView, *, contents: bool, read: ReadRecord) -> Iterator[Entry]:
     for record in decode(batch):
         sequence = NO_SEQUENCE
         if batch.base_sequence != NO_SEQUENCE:
@@ -213,17 +223,37 @@ def _record_entries(batch: BatchView, *, contents: bool) -> Iterator[Entry]:
             "sequence": sequence,
             "headerKeys": [name for name, _ in record.headers],
         }
-        if control is not None:
-            entry["endTxnMarker"] = control.marker.name if control.marker is not None else "UNKNOWN"
-            entry["coordinatorEpoch"] = control.coordinator_epoch
+        if batch.is_control:
+            entry |= _control(batch, record)
         elif contents:
-            entry |= text_or_base64("key", record.key)
-            entry |= text_or_base64("payload", record.value)
+            entry |= read(record.offset, record.key, record.value)
         yield entry
 
 
-def _message_entries(content: memoryview, position: int, deep: bool, contents: bool) -> Iterator[Entry]:
-    """A message of format 0 or 1; what a wrapper holds follows if ``deep``."""
+def _control(batch: BatchView, record: Record) -> Entry:
+    """What a control record is: the end of a transaction, or something of Kafka's own Raft log."""
+    number = control_type(record.key, batch.position)
+    if number not in set(Marker):
+        return {"controlType": f"{CONTROL_TYPES.get(number, 'UNKNOWN')}({number})"}
+    control = read_control_batch(batch)
+    assert control.marker is not None, number
+    return {"endTxnMarker": control.marker.name, "coordinatorEpoch": control.coordinator_epoch}
+
+
+def _as_text(offset: int, key: bytes | None, value: bytes | None) -> Entry:
+    return text_or_base64("key", key) | text_or_base64("payload", value)
+
+
+def as_offsets(offset: int, key: bytes | None, value: bytes | None) -> Entry:
+    """A record of ``__consumer_offsets``, for ``entries_of``."""
+    shown_key, payload = documents_of(offset, key, value)
+    return {"key": shown_key, "payload": payload}
+
+
+def _message_entries(content: memoryview, position: int, deep: bool, read: ReadRecord | None) -> Iterator[Entry]:
+    """A message of format 0 or 1; what a wrapper holds follows if ``deep``, and ``read`` gives keys
+    and values.
+    """
     try:
         message = message_of(content)
     except KafkaError as error:
@@ -253,9 +283,8 @@ def _message_entries(content: memoryview, position: int, deep: bool, contents: b
             "keySize": -1 if record.key is None else len(record.key),
             "valueSize": -1 if record.value is None else len(record.value),
         }
-        if contents:
-            entry |= text_or_base64("key", record.key)
-            entry |= text_or_base64("payload", record.value)
+        if read is not None:
+            entry |= read(record.offset, record.key, record.value)
         yield entry
 
 
@@ -269,6 +298,8 @@ def _optional_long(value: int | None) -> str:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,8 +1,7 @@
 """The entry point: puts the groups of commands together and decides how the process ends.
 
-Exit codes that scripts can trust: 0 done, 1 failed (one line on stderr says why and what to do), 2
-used wrongly (help is shown), 130 interrupted. Tracebacks are for raylog's own bugs, and for
-``raylog --debug``.
+Exit codes that scripts can trust are those of ``EXIT_CODES``. Tracebacks are for raylog's own bugs,
+and for ``raylog --debug``.
 """
 
 from __future__ import annotations
@@ -23,16 +22,22 @@ from raylog.cli import (
     cluster,
     configs,
     consume,
+    delete_records,
     doctor,
     dump_log,
+    e2e_latency,
+    features,
+    get_offsets,
     groups,
     leader_election,
+    log_dirs,
     node,
     perf,
     produce,
     quorum,
     reassign,
     topics,
+    verifiable,
     verify,
 )
 from raylog.cli.output import notice
@@ -40,9 +45,18 @@ from raylog.cli.remote import reaching
 from raylog.errors import RaylogError
 from raylog.extras import missing
 
+EXIT_CODES = {
+    0: "done",
+    1: "failed or refused, or what was looked at is not well; the last line on stderr says what to do",
+    2: "used wrongly",
+    130: "interrupted",
+}
+_, FAILED, _, INTERRUPTED = EXIT_CODES  # click ends the process with the others
+
 app = typer.Typer(
     name="raylog",
     help="A replicated log for Ray and Spark with Apache Kafka's semantics.",
+    epilog="Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
@@ -81,6 +95,13 @@ app.add_typer(reassign.app, name="reassign")
 app.command("leader-election")(reaching(leader_election.leader_election))
 app.command("produce")(reaching(produce.produce))
 app.command("consume")(reaching(consume.consume))
+app.command("get-offsets")(reaching(get_offsets.get_offsets))
+app.command("delete-records")(reaching(delete_records.delete_records))
+app.command("log-dirs")(reaching(log_dirs.log_dirs))
+app.add_typer(features.app, name="features")
+app.command("e2e-latency")(reaching(e2e_latency.e2e_latency))
+app.command("verifiable-producer")(reaching(verifiable.verifiable_producer))
+app.command("verifiable-consumer")(reaching(verifiable.verifiable_consumer))
 app.command("verify")(reaching(verify.verify))
 app.command("dump-log")(dump_log.dump_log)
 app.add_typer(perf.app, name="perf")
@@ -120,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sentence = unsupported_platform()
     if sentence is not None:
         notice(sentence)
-        sys.exit(1)
+        sys.exit(FAILED)
     _show_connecting()
     try:
         app(args=None if arguments is None else list(arguments), prog_name="raylog")
@@ -128,15 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if os.environ.get("RAYLOG_DEBUG"):
             raise
         notice(f"raylog: {' '.join(str(error).split())}")
-        sys.exit(1)
+        sys.exit(FAILED)
     except ModuleNotFoundError as error:
         reason = missing(error, "this command")
         if reason is error or os.environ.get("RAYLOG_DEBUG"):
             raise
         notice(f"raylog: {reason}")
-        sys.exit(1)
+        sys.exit(FAILED)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ def status(
 ) -> None:
     """Show the quorum of the controllers. The active controller is asked, or any that answers.
 
-    Exits with 1 if none is active, or a voter can't be reached or is recovering.
+    Exits with 1 if none is active, or a voter can't be reached or is recovering. Through the
+    listeners of brokers the last two are not known.
     """
     cluster = find_cluster(folder, address, timeout, must_serve=False)
     quorum = cluster.quorum()
@@ -34,7 +35,7 @@ def status(
         print_json(quorum)
     else:
         _print(quorum)
-    are_well = all(voter["reachable"] and not voter.get("recovering") for voter in quorum["voters"])
+    are_well = all(voter["reachable"] is not False and not voter.get("recovering") for voter in quorum["voters"])
     if not quorum["told_by"]["is_active"] or not are_well:
         raise typer.Exit(1)
 
@@ -46,30 +47,38 @@ def describe(
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
+    as_json: AsJson = False,
 ) -> None:
     """Print what `kafka-metadata-quorum describe` prints, and nothing else."""
     if status == replication:
         raise typer.BadParameter("give one of --status and --replication")
     quorum = find_cluster(folder, address, timeout, must_serve=False).quorum()
     if status:
-        print_text(*_status_lines(quorum))
+        if as_json:
+            print_json(_status(quorum))
+        else:
+            print_text(*_status_lines(quorum))
         return
-    columns = ("NodeId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
-    print_text("\t".join(columns))
-    for member, role in _members(quorum):
-        values = (
-            member["broker"],
-            member["log_end_offset"],
-            member["lag"],
-            member["last_fetch_timestamp"],
-            member["last_caught_up_timestamp"],
-            role,
-        )
-        print_text("\t".join(map(str, values)))
+    rows = [
+        {
+            "NodeId": member["broker"],
+            "LogEndOffset": member["log_end_offset"],
+            "Lag": member["lag"],
+            "LastFetchTimestamp": member["last_fetch_timestamp"],
+            "LastCaughtUpTimestamp": member["last_caught_up_timestamp"],
+            "Status": role,
+        }
+        for member, role in _members(quorum)
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_text("\t".join(rows[0]), *("\t".join(map(str, row.values())) for row in rows))
 
 
-def _status_lines(quorum: dict[str, Any]) -> list[str]:
-    lines = {
+def _status(quorum: dict[str, Any]) -> dict[str, Any]:
+    """By Kafka's names."""
+    return {
         "ClusterId": quorum["cluster_id"],
         "LeaderId": quorum["leader_id"],
         "LeaderEpoch": quorum["leader_epoch"],
@@ -79,7 +88,10 @@ def _status_lines(quorum: dict[str, Any]) -> list[str]:
         "CurrentVoters": [voter["broker"] for voter in quorum["voters"]],
         "CurrentObservers": [observer["broker"] for observer in quorum["observers"]],
     }
-    return [f"{name + ':':24}{value}" for name, value in lines.items()]
+
+
+def _status_lines(quorum: dict[str, Any]) -> list[str]:
+    return [f"{name + ':':24}{value}" for name, value in _status(quorum).items()]
 
 
 def _members(quorum: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
@@ -97,8 +109,8 @@ def _print(quorum: dict[str, Any]) -> None:
             member["broker"],
             member["log_end_offset"],
             member["lag"],
-            role + ", recovering" * member.get("recovering", False),
-            "yes" if member["reachable"] else "no",
+            role + ", recovering" * bool(member.get("recovering")),
+            {True: "yes", False: "no", None: "-"}[member["reachable"]],
             member["endpoint"] or "-",
             member["directory_id"],
         ]
@@ -115,7 +127,7 @@ def _print(quorum: dict[str, Any]) -> None:
             f"the disk of the controller of broker {', '.join(recovering)} has lost metadata: it copies them from the others, and takes "
             f"no part in elections until then; its log names the file"
         )
-    away = [str(voter["broker"]) for voter in quorum["voters"] if not voter["reachable"]]
+    away = [str(voter["broker"]) for voter in quorum["voters"] if voter["reachable"] is False]
     if away:
         notice(
             f"the controller of broker {', '.join(away)} can't be reached: see `raylog status`, and Ray's logs of the ControllerActor"

@@ -105,7 +105,10 @@ def execute(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Start a plan. The moves go on after the command has returned; `verify` shows their progress."""
+    """Start a plan. The moves go on after the command has returned; `verify` shows their progress.
+
+    Exits with 1 if a partition was refused; the others move.
+    """
     limit = checked_throttle(throttle)
     plan = plan_of(plan_file.read_text())
     with find_cluster(folder, address, timeout).admin() as admin:
@@ -179,6 +182,8 @@ def cancel(
 ) -> None:
     """Cancel the moves of a plan that are in progress. Replicas that were added are deleted, and
     those that were to be removed stay.
+
+    Exits with 1 if a move could not be cancelled.
     """
     plan = plan_of(plan_file.read_text())
     with find_cluster(folder, address, timeout).admin() as admin:

@@ -3,6 +3,8 @@ Kafka client does.
 
 Who also has the cluster's secret, and reaches the processes of the cluster, may talk to them
 directly: ``inside_address``.
+
+An address without a name may be a broker's listener or the head of a Ray: ``why_no_listener`` asks.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from raylog.client.links import requests
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.link import ClusterLink
 from raylog.client.sync import call
-from raylog.errors import ConfigError, RaylogError
+from raylog.errors import ClientTimeoutError, ConfigError, RaylogError
 from raylog.types import Endpoint
+from raylog.wire.connection import Connection
 from raylog.wire.handshake import HandshakeError
 from raylog.wire.listeners import parse_endpoint
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
+LISTENER_S = 3.0  # for an address that may be a listener, to answer ApiVersions
 _REACHED_S = 3.0  # for a process of the cluster to accept a connection and prove that it belongs there
 
 logger = logging.getLogger("raylog.connect")
@@ -75,6 +79,28 @@ def inside_address(outside: ClusterAddress, secret: str, *, timeout_s: float) ->
         return outside
     logger.info("Going to the cluster's processes directly")
     return inside
+
+
+def why_no_listener(endpoint: Endpoint) -> RaylogError | None:
+    """None if a listener of Kafka's protocol answers there, else what came instead, within three
+    seconds.
+    """
+    return background().run(_ask_for_versions(endpoint))
+
+
+async def _ask_for_versions(endpoint: Endpoint) -> RaylogError | None:
+    try:
+        async with asyncio.timeout(LISTENER_S):
+            connection = await Connection.open(endpoint, secret=None, cluster_id="")
+            try:
+                await connection.request(requests.api_versions(), timeout_ms=None)
+            finally:
+                connection.abort()
+    except TimeoutError:
+        return ClientTimeoutError(f"{endpoint} did not answer Kafka's ApiVersions within {LISTENER_S:g} s")
+    except RaylogError as error:
+        return error
+    return None
 
 
 async def _reach_all(inside: ClusterAddress) -> None:

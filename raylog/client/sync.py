@@ -35,7 +35,7 @@ from raylog.client.admin.admin import (
 )
 from raylog.client.admin.config_entries import ConfigEntry
 from raylog.client.admin.groups import GroupCalls
-from raylog.client.admin.inspection import LogDir, ProducerInfo, QuorumInfo
+from raylog.client.admin.inspection import InspectionCalls, ProducerInfo
 from raylog.client.admin.verification import OnPartition, Verification
 from raylog.client.background import background, notice_fork
 from raylog.client.config import AdminConfig, ProducerConfig
@@ -279,7 +279,7 @@ class Producer:
             raise core.no_room(size)
 
 
-class AdminClient(GroupCalls, ActorCalls):
+class AdminClient(GroupCalls, ActorCalls, InspectionCalls):
     """Manages topics, configs, offsets and brokers. ``AsyncAdminClient`` describes each call."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
@@ -376,9 +376,9 @@ class AdminClient(GroupCalls, ActorCalls):
             )
         )
 
-    def describe_cluster(self) -> ClusterDescription:
+    def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
         """Cluster id, controller and brokers."""
-        return self._run(self._client.describe_cluster())
+        return self._run(self._client.describe_cluster(include_fenced=include_fenced))
 
     def list_offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, OffsetInfo]:
         """Offsets by "earliest", "latest", "max_timestamp" or time."""
@@ -407,23 +407,11 @@ class AdminClient(GroupCalls, ActorCalls):
             self._client.verify_replicas(listed, patience=patience, on_partition=on_partition, repair=repair)
         )
 
-    def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
-        """How many bytes each replica has on its broker's disk."""
-        return self._run(self._client.replica_sizes())
-
-    def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
-        """By broker and path: the disks that hold replicas."""
-        return self._run(self._client.describe_log_dirs())
-
     def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[ProducerInfo, ...]]:
         """The producers that the partitions' leaders remember."""
         return self._run(self._client.describe_producers(partitions))
-
-    def describe_quorum(self) -> QuorumInfo:
-        """The controllers: which one is active, and how far the log of each is."""
-        return self._run(self._client.describe_quorum())
 
     def elect_leaders(
         self,

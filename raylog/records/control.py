@@ -63,6 +63,18 @@ def control_batch(
     )
 
 
+def control_type(key: bytes | None, position: int) -> int:
+    """The type of a control record, by its key; ``position`` is that of its batch. Raises CorruptBatch
+    for what is no such key.
+    """
+    if key is None or len(key) < _KEY.size:
+        raise CorruptBatch(f"a control record with the key {key!r}", position)
+    version, number = _KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptBatch(f"a control record of version {version}", position)
+    return int(number)
+
+
 def read_control_batch(view: BatchView) -> ControlRecord:
     """Raises CorruptBatch where a control batch is not what the layout above says. A newer version
     of the value may be longer.
@@ -72,11 +84,7 @@ def read_control_batch(view: BatchView) -> ControlRecord:
     if len(records) != 1:
         raise CorruptBatch(f"a control batch of {len(records)} records", view.position)
     record = records[0]
-    if record.key is None or len(record.key) < _KEY.size:
-        raise CorruptBatch(f"a control record with the key {record.key!r}", view.position)
-    version, type_number = _KEY.unpack_from(record.key)
-    if version < 0:
-        raise CorruptBatch(f"a control record of version {version}", view.position)
+    type_number = control_type(record.key, view.position)
     marker = Marker(type_number) if type_number in (Marker.ABORT, Marker.COMMIT) else None
     coordinator_epoch = -1
     if marker is not None:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -40,7 +41,7 @@ class Runner:
         return result.stdout
 
 
-def lines(text: str) -> list[dict[str, object]]:
+def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -187,3 +188,20 @@ def test_the_quorum_is_described_as_kafkas_tool_does(run: Runner) -> None:
     assert values[0] == "0" and values[2] == "0" and values[5] == "Leader"
     assert abs(int(values[3]) - time.time() * 1000) < 60_000
     assert run("quorum", "describe").exit_code != 0
+
+
+def test_what_kafka_has_tools_for_works_by_the_clusters_folder(run: Runner) -> None:
+    run.ok("topics", "create", "tooled", "--partitions", 1, "--replication-factor", 3)
+    sent = lines(run.ok("verifiable-producer", "--topic", "tooled", "--max-messages", 3))
+    assert [each["name"] for each in sent].count("producer_send_success") == 3
+    read = lines(run.ok("verifiable-consumer", "--topic", "tooled", "--group-id", "tools", "--max-messages", 3))
+    assert read[-1]["name"] == "shutdown_complete"
+    assert run.ok("get-offsets", "--topic", "tooled") == "tooled:0:3\n"
+    deleted = run.ok("delete-records", "--topic", "tooled", "--partition", 0, "--offset", 2)
+    assert deleted.splitlines()[-1] == "partition: tooled-0\tlow_watermark: 2"
+    (told,) = lines(run.ok("log-dirs", "--topic-list", "tooled", "--json"))
+    assert [len(each["logDirs"][0]["partitions"]) for each in told["brokers"]] == [1, 1, 1]
+    assert lines(run.ok("features", "describe", "--json")) == [{"epoch": -1, "features": []}]
+    (measured,) = lines(run.ok("e2e-latency", "--topic", "tooled", "--num-records", 3, "--json"))
+    assert measured["records"] == 3
+    assert [each["broker"] for each in json.loads(run.ok("brokers", "list", "--json"))] == [0, 1, 2]

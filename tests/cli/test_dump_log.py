@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 import uuid
@@ -11,16 +12,28 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import raylog
+import raylog.testing
 from raylog.cli.main import app
+from raylog.errors import ConfigError
+from raylog.groups.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    Subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from raylog.groups.records import GroupKey, GroupRecord, GroupValue, MemberValue, OffsetKey, OffsetValue, encode_key
+from raylog.groups.records import encode as encode_group_record
 from raylog.log.disk_files import DiskFiles
 from raylog.log.producers import ProducerStates
 from raylog.metadata.records import BrokerRegistered, ClusterFormatted, DiskRegistered, encode_batch
 from raylog.raft.messages import Entry, EntryKind, HardState, QuorumWrite, Snapshot, encode_voters
 from raylog.raft.metadata_log import MetadataLog
-from raylog.records.batch import BatchView, stamp
+from raylog.records.batch import BatchView, stamp, write_crc
 from raylog.records.codec import encode
 from raylog.records.compression import Compression
 from raylog.records.control import Marker, control_batch
+from raylog.types import TopicPartition
 
 runner = CliRunner()
 
@@ -95,6 +108,125 @@ def test_a_control_batch_shows_its_marker(tmp_path: Path) -> None:
     lines = run(path, "--deep-iteration").stdout.splitlines()
     assert "isTransactional: true isControl: true" in lines[2]
     assert lines[3].endswith("endTxnMarker: COMMIT coordinatorEpoch: 5")
+
+
+def test_a_control_record_of_kafkas_raft_log_shows_its_type(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    marker = control_batch(Marker.ABORT, producer_id=9, producer_epoch=2, coordinator_epoch=5, timestamp_ms=1)
+    batches = b""
+    for number in (2, 9):
+        data = bytearray(marker)
+        data[data.index(b"\x08\x00\x00\x00\x00\x0c") + 4] = (
+            number  # the end of the key, between the lengths of key and value
+        )
+        write_crc(data)
+        batches += data
+    path.write_bytes(batches)
+    found = [
+        line.split("headerKeys: [] ")[1]
+        for line in run(path, "--deep-iteration").stdout.splitlines()[2:]
+        if "|" in line
+    ]
+    assert found == ["controlType: LEADER_CHANGE(2)", "controlType: UNKNOWN(9)"]
+
+
+# ------------------------------------------------------------------ __consumer_offsets
+
+
+def offsets_log(folder: Path, *records: tuple[bytes | None, bytes | None]) -> Path:
+    path = folder / "00000000000000000000.log"
+    path.write_bytes(encode([(1_000, key, value, []) for key, value in records]))
+    return path
+
+
+def shown(path: Path) -> list[str]:
+    result = run(path, "--offsets-decoder")
+    assert result.exit_code == 0
+    return [line.split("headerKeys: [] ")[1] for line in result.stdout.splitlines() if line.startswith("| ")]
+
+
+def test_committed_offsets_are_decoded_as_kafkas_offsets_decoder_does(tmp_path: Path) -> None:
+    key = OffsetKey("billing", "orders", 3)
+    topic_id = uuid.UUID(int=5)
+    values = [
+        OffsetValue(42, 7, "by hand", 1_000),
+        OffsetValue(43, -1, "", 1_001, expire_timestamp=9_000),
+        OffsetValue(44, 8, "", 1_002, topic_id=topic_id),
+        None,
+    ]
+    path = offsets_log(tmp_path, *(encode_group_record(GroupRecord(key, value)) for value in values))
+    named = 'key: {"type":"1","data":{"group":"billing","topic":"orders","partition":3}} payload: '
+    assert shown(path) == [
+        named + '{"version":"3","data":{"offset":42,"leaderEpoch":7,"metadata":"by hand","commitTimestamp":1000}}',
+        named + '{"version":"1","data":{"offset":43,"metadata":"","commitTimestamp":1001,"expireTimestamp":9000}}',
+        named + '{"version":"4","data":{"offset":44,"leaderEpoch":8,"metadata":"","commitTimestamp":1002,'
+        '"topicId":"AAAAAAAAAAAAAAAAAAAABQ"}}',
+        named + "<DELETE>",
+    ]
+    documents = [json.loads(line) for line in run(path, "--offsets-decoder", "--json").stdout.splitlines()]
+    assert documents[1]["key"]["data"] == {"group": "billing", "topic": "orders", "partition": 3}
+    assert documents[1]["payload"]["data"]["offset"] == 42
+
+
+def test_groups_are_decoded_with_what_consumers_say_to_each_other(tmp_path: Path) -> None:
+    partitions = (TopicPartition("foo", 0), TopicPartition("foo", 2))
+    subscription = encode_subscription(Subscription(("foo",), None, partitions[:1], 0, "rack"))
+    assignment = encode_assignment(ConsumerProtocolAssignment(partitions))
+    member = MemberValue("m", "instance", "client", "host", 1_000, 100, subscription, assignment)
+    group = GroupValue("consumer", 10, "range", "m", 77, (member,))
+    other = dataclasses.replace(
+        group, protocol_type="connect", members=(dataclasses.replace(member, subscription=b"\xff"),)
+    )
+    broken = dataclasses.replace(group, members=(dataclasses.replace(member, subscription=b"\x00", assignment=b""),))
+    records = (encode_group_record(GroupRecord(GroupKey("g"), value)) for value in (group, other, broken))
+    of_consumers, of_connect, of_broken = shown(offsets_log(tmp_path, *records))
+    assert of_consumers == (
+        'key: {"type":"2","data":{"group":"g"}} payload: {"version":"3","data":{"protocolType":"consumer","generation":10,'
+        '"protocol":"range","leader":"m","currentStateTimestamp":77,"members":[{"memberId":"m","groupInstanceId":"instance",'
+        '"clientId":"client","clientHost":"host","rebalanceTimeout":1000,"sessionTimeout":100,"subscription":{"topics":["foo"],'
+        '"userData":null,"ownedPartitions":[{"topic":"foo","partitions":[0]}],"generationId":0,"rackId":"rack"},'
+        '"assignment":{"assignedPartitions":[{"topic":"foo","partitions":[0,2]}],"userData":null}}]}}'
+    )
+    assert '"subscription":"/w=="' in of_connect and '"subscription":"AA==","assignment":""' in of_broken
+
+
+def test_what_is_no_offsets_record_is_skipped_by_name(tmp_path: Path) -> None:
+    path = offsets_log(tmp_path, (b"\x00\x03x", b"y"), (None, b"y"), (encode_key(GroupKey("g")), b"\x00\x63"))
+    unknown, keyless, newer = shown(path)
+    assert unknown == "key: Unknown record type 3 at offset 0, skipping."
+    assert keyless == "key: Error at offset 1, skipping. an offsets record without a key"
+    assert newer.startswith("key: Error at offset 2, skipping. group metadata of version 99")
+
+
+@pytest.mark.core
+def test_the_offsets_that_a_cluster_has_written_are_decoded(tmp_path: Path) -> None:
+    with raylog.testing.broker(folder=tmp_path, topics={"orders": 1}) as kafka:
+        kafka.write("orders", b"a", b"b")
+        with raylog.Cluster(kafka.address).consumer(group_id="readers", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(["orders"])
+            while not consumer.consume(timeout=20):
+                pass
+            consumer.commit()
+    told = []
+    for path in sorted(tmp_path.glob("**/__consumer_offsets-*/*.log")):
+        told += [json.loads(line) for line in run(path, "--offsets-decoder", "--json").stdout.splitlines()]
+    commits = [each["payload"]["data"] for each in told if each.get("key", {}).get("type") == "1"]
+    groups = [each["payload"]["data"] for each in told if each.get("key", {}).get("type") == "2"]
+    assert commits[-1]["offset"] == 2
+    assert any(
+        member["assignment"]["assignedPartitions"] == [{"topic": "orders", "partitions": [0]}]
+        for group in groups
+        for member in group["members"]
+    )
+
+
+def test_a_decoder_is_refused_where_it_can_decode_nothing(log_file: Path, metadata_folder: Path) -> None:
+    refused = run(log_file, "--transaction-log-decoder")
+    assert isinstance(refused.exception, ConfigError) and "raylog has no transactions yet" in str(refused.exception)
+    refused = run(log_file, "--cluster-metadata-decoder")
+    assert isinstance(refused.exception, ConfigError) and "is no file of a controller" in str(refused.exception)
+    assert run(metadata_folder, "--cluster-metadata-decoder").stdout == run(metadata_folder).stdout
+    assert run(log_file, "--cluster-metadata-decoder", "--offsets-decoder").exit_code == 2
 
 
 @pytest.mark.parametrize(

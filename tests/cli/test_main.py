@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from raylog.cli import cluster as cluster_commands
 from raylog.cli import main as main_module
-from raylog.cli.main import main
+from raylog.cli.main import EXIT_CODES, app, main
 from raylog.disks.disk import format_disk
 from raylog.errors import ClusterError
 
@@ -25,19 +30,47 @@ def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, s
     return end.value.code, captured.out, captured.err
 
 
-COMMANDS = [
-    *(["up"], ["down"], ["status"], ["doctor"], ["produce"], ["consume"], ["dump-log"], ["verify"]),
-    *(["topics", name] for name in ("create", "list", "describe", "alter", "delete")),
-    *(["perf", "produce"], ["perf", "consume"], ["node", "resources"]),
-]
+PRINTS_JSON_ANYWAY = {("verifiable-producer",), ("verifiable-consumer",)}
+"""Each line is an event in JSON, as with Kafka's tools of these names: there is no text to choose instead."""
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_has_help_and_json(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = ends(capsys, *command, "--help")
+def tree(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command by the words that call it. A group has commands."""
+    if isinstance(command, TyperGroup):
+        for name, each in command.commands.items():
+            yield from tree(each, (*path, name))
+    else:
+        yield path, command
+
+
+COMMANDS = dict(tree(get_command(app)))
+each_command = pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+
+
+def test_there_are_commands_to_look_at() -> None:
+    assert len(COMMANDS) > 40 and set(COMMANDS) > PRINTS_JSON_ANYWAY
+
+
+@each_command
+def test_every_command_has_help_and_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = ends(capsys, *words, "--help")
     assert code == 0
-    assert "--json" in out and "Usage: raylog" in out
+    assert ("--json" in out) != (words in PRINTS_JSON_ANYWAY) and "Usage: raylog" in out
     assert len(out.splitlines()) > 5
+
+
+@each_command
+def test_a_command_that_ends_with_1_by_itself_says_when(words: tuple[str, ...]) -> None:
+    callback = inspect.unwrap(COMMANDS[words].callback)
+    if "typer.Exit(1)" in inspect.getsource(callback):
+        assert "Exits with 1" in (callback.__doc__ or "")
+
+
+def test_the_exit_codes_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = ends(capsys, "--help")
+    said = " ".join(out.split())
+    for code, meaning in EXIT_CODES.items():
+        assert f"{code} {meaning}" in said
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ import raylog.testing
 from raylog.cli.connection import Address
 from raylog.cli.main import app
 from raylog.cli.remote import ClusterApp, outside, read_properties
+from raylog.client.admin.admin import ClusterDescription
+from raylog.client.sync import AdminClient
 from raylog.errors import ConfigError
 from raylog.testing.kafka import Kafka
 
@@ -21,7 +25,7 @@ runner = CliRunner()
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Kafka]:
-    with raylog.testing.broker(topics={"orders": 3}) as running:
+    with raylog.testing.broker(topics={"orders": 3}, brokers=2) as running:
         yield running
 
 
@@ -43,6 +47,53 @@ def test_topics_and_records_are_reached_from_outside(kafka: Kafka) -> None:
     assert produced.exit_code == 0, produced.output
     consumed = raylog_at(kafka, "consume", "made", "--from-beginning", "--until-end")
     assert sorted(consumed.stdout.split()) == ["one", "two"]
+
+
+def test_brokers_are_listed_as_far_as_kafkas_answers_go(kafka: Kafka) -> None:
+    listed = json.loads(raylog_at(kafka, "brokers", "list", "--json").stdout)
+    assert [(each["broker"], each["listener"], each["live"]) for each in listed] == [
+        (number, listener, True) for number, listener in enumerate(kafka.bootstrap.split(","))
+    ]
+    assert sum(each["leads"] for each in listed) >= 3 and all(each["replicas"] >= 3 for each in listed)
+    assert all(len(each["disks"]) == 1 for each in listed)
+    assert {each["draining"] for each in listed} == {None} == {each["offline_disks"] for each in listed}
+    assert " live " in raylog_at(kafka, "brokers", "list").stdout
+
+
+def test_a_broker_that_is_gone_is_still_listed(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe = AdminClient.describe_cluster
+
+    def without_the_second(admin: AdminClient, *, include_fenced: bool = False) -> ClusterDescription:
+        first, second = describe(admin, include_fenced=include_fenced).brokers
+        gone = [replace(second, is_fenced=True)] if include_fenced else []
+        return ClusterDescription("c", 0, (first, *gone))
+
+    monkeypatch.setattr(AdminClient, "describe_cluster", without_the_second)
+    listed = json.loads(raylog_at(kafka, "brokers", "list", "--json").stdout)
+    assert [each["live"] for each in listed] == [True, False]
+    assert " away " in raylog_at(kafka, "brokers", "list").stdout
+
+
+def test_the_quorum_is_told_as_far_as_kafkas_answer_goes(kafka: Kafka) -> None:
+    asked = raylog_at(kafka, "quorum", "status", "--json")
+    assert asked.exit_code == 0
+    quorum = json.loads(asked.stdout)
+    inside = raylog.Cluster(kafka.address).quorum()
+    assert quorum["voters"][0]["log_end_offset"] <= inside["log_end_offset"]
+    for name in ("cluster_id", "leader_id", "leader_epoch"):
+        assert quorum[name] == inside[name]
+    for name in ("broker", "directory_id", "endpoint"):
+        assert [each[name] for each in quorum["voters"]] == [each[name] for each in inside["voters"]]
+    assert quorum["max_follower_lag"] == 0 and {each["reachable"] for each in quorum["voters"]} == {None}
+    status = raylog_at(kafka, "quorum", "describe", "--status").stdout
+    assert "LeaderId:               0\n" in status and kafka.address.cluster_id in status
+    header, row = raylog_at(kafka, "quorum", "describe", "--replication").stdout.splitlines()
+    assert header.startswith("NodeId\tLogEndOffset\tLag") and row.endswith("\tLeader")
+    assert " -  " in raylog_at(kafka, "quorum", "status").stdout
+    told = json.loads(raylog_at(kafka, "quorum", "describe", "--status", "--json").stdout)
+    assert (told["LeaderId"], told["CurrentVoters"]) == (0, [0])
+    (member,) = json.loads(raylog_at(kafka, "quorum", "describe", "--replication", "--json").stdout)
+    assert list(member) == header.split("\t") and member["Status"] == "Leader"
 
 
 def test_a_file_gives_options_and_the_brokers(kafka: Kafka, tmp_path: Path) -> None:

@@ -144,9 +144,8 @@ def test_a_search_ends_with_the_newer_leader_not_with_the_broker_that_still_answ
 
 def test_what_kafka_has_no_request_for_is_refused_and_says_where_it_works(cluster: raylog.Cluster) -> None:
     inside = r"not possible through the listeners of brokers, which take only Kafka's requests: connect on a node of"
-    for asked in (cluster.status, cluster.quorum):
-        with pytest.raises(ConfigError, match=inside):
-            asked()
+    with pytest.raises(ConfigError, match=inside):
+        cluster.status()
     with cluster.admin() as admin:
         with pytest.raises(ConfigError, match=inside):
             admin.drain_broker(1)
@@ -195,6 +194,37 @@ def test_a_list_of_brokers_is_read_as_kafka_reads_it() -> None:
         endpoints_of(" ,")
     with pytest.raises(ConfigError, match="give one of the three"):
         raylog.connect(folder="x", bootstrap_servers="a:9092")
+
+
+def test_an_address_is_a_brokers_if_a_broker_answers_there(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = kafka.bootstrap.split(",")[0]
+    with caplog.at_level(logging.INFO, "raylog.connect"):
+        cluster = raylog.connect(first, client_id="report", options={"request.timeout.ms": 5_000})
+    assert cluster.address.is_outside and cluster.address.cluster_id == kafka.address.cluster_id
+    assert cluster.options == {"client_id": "report", "request_timeout_ms": 5_000}
+    assert caplog.messages == [
+        f"Connecting to the brokers at {first} (up to 30 s)…",
+        "Going through the listeners of the brokers: no secret of the cluster is given",
+    ]
+    assert raylog.connect(f"127.0.0.1:1,{first}").address.is_outside
+    assert raylog.connect(f"PLAINTEXT://{first}").address.is_outside
+    assert kafka.address.secret is not None
+    assert not raylog.connect(first, secret=kafka.address.secret.decode()).address.is_outside
+    monkeypatch.setattr("raylog.cluster.is_installed", lambda package: False)
+    with pytest.raises(ClusterError, match=r"no broker of cluster 'raylog' answers at 127\.0\.0\.1:1"):
+        raylog.connect("127.0.0.1:1", timeout_s=1)
+
+
+def test_an_option_is_given_once_and_one_that_all_clients_have(kafka: Kafka) -> None:
+    with pytest.raises(ConfigError, match="client_id is given in options and as a keyword"):
+        raylog.connect(kafka.bootstrap, client_id="a", options={"client.id": "b"})
+    with pytest.raises(ConfigError, match=r"unknown client option 'linger\.ms'"):
+        raylog.connect(kafka.bootstrap, linger_ms=5)
+    for given in ({"folder": "x"}, {"ray_address": "a:1"}, {"bootstrap_servers": "a:1"}):
+        with pytest.raises(ConfigError, match="give one of the three"):
+            raylog.connect("a:9092", **given)
 
 
 def test_where_no_broker_answers_the_error_names_all_that_were_asked() -> None:

@@ -23,6 +23,7 @@ import typer
 import raylog
 from raylog import TopicPartition
 from raylog.cli.main import app, main
+from raylog.client import bootstrap
 from raylog.client.links.address import ClusterAddress
 from raylog.cluster import arrange, find
 from raylog.disks.disk import format_disk, with_controllers
@@ -159,7 +160,7 @@ def ample_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 # ------------------------------------------------------------------ by the address of a Ray
 
 RAY_ENTRIES: dict[str, Callable[[str, Path], Any]] = {
-    "connect": lambda address, _: raylog.connect(address, timeout_s=TIMEOUT_S),
+    "connect": lambda address, _: raylog.connect(ray_address=address, timeout_s=TIMEOUT_S),
     "find": lambda address, _: find(address, timeout_s=TIMEOUT_S),
     "init": lambda address, home: raylog.init(home, ray_address=address, timeout_s=TIMEOUT_S),
     "arrange": lambda address, _: arrange(1, ray_address=address, timeout_s=TIMEOUT_S),
@@ -220,13 +221,28 @@ def test_a_spark_session_does_not_wait_for_a_ray_that_is_not_there(
             raylog.spark.init(timeout_s=TIMEOUT_S)
 
 
+@pytest.mark.usefixtures("ample_time")
+@each_fault
+def test_an_address_where_neither_a_broker_nor_a_ray_answers_names_what_was_tried(
+    fault: Fault, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "LISTENER_S", 0.3)
+    with fault() as address, caplog.at_level(logging.INFO, "raylog.connect"), pytest.raises(RayError) as refused:
+        raylog.connect(address, timeout_s=TIMEOUT_S)
+    ray_said, _, broker_said = str(refused.value).partition("; nor is a broker there: ")
+    assert re.search(FAULTS[fault], ray_said) and address in broker_said
+    asked, connecting = caplog.messages
+    assert asked == f"No broker listens at {address} ({broker_said}): it is taken for the head of a Ray"
+    assert connecting.startswith(f"Connecting to Ray at {address}")
+
+
 def test_a_numeric_address_is_dialled_though_no_name_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """However short the time is, and however late the thread begins that would ask one."""
     monkeypatch.setattr(ray_connection.threading.Thread, "start", lambda self: None)
     with closed() as address, pytest.raises(RayError, match="refused"):
-        raylog.connect(address, timeout_s=AMPLE_S)
+        raylog.connect(ray_address=address, timeout_s=AMPLE_S)
     with pytest.raises(RayError, match="no name server said"):
-        raylog.connect("localhost:1", timeout_s=0.01)
+        raylog.connect(ray_address="localhost:1", timeout_s=0.01)
 
 
 def test_what_is_no_address_of_a_ray_is_refused() -> None:
@@ -325,6 +341,8 @@ GIVEN = {
     "configs alter": "--entity-type topics --entity-name events --add-config retention.ms=1",
     "configs describe": "--entity-type topics",
     "consume": "events",
+    "delete-records": "--topic events --partition 0 --offset 1",
+    "e2e-latency": "--topic events --num-records 1",
     "groups delete": "--group readers",
     "groups describe": "--group readers",
     "groups reset-offsets": "--group readers --all-topics --to-earliest",
@@ -342,6 +360,8 @@ GIVEN = {
     "topics delete": "events",
     "topics describe": "events",
     "up": "--disks 1",
+    "verifiable-consumer": "--topic events --group-id readers",
+    "verifiable-producer": "--topic events",
 }
 
 

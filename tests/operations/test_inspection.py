@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import NOW_MS, batch, nodes_of
 
-from raylog.client.admin.admin import NewTopic
+from raylog.client.admin.admin import AsyncAdminClient, NewTopic
 from raylog.client.links import requests
+from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import call
 from raylog.errors import kafka_error
 from raylog.kafka import table
@@ -64,6 +67,7 @@ def test_the_quorum_is_described(operator):
     assert (found.leader, [voter.broker for voter in found.voters], found.observers) == (0, [0], ())
     assert found.leader_epoch >= 1 and found.voters[0].log_end_offset >= found.high_watermark > 0
     assert found.voters[0].last_fetch_timestamp > NOW_MS
+    assert found.voters[0].endpoint in operator.running.address.bootstrap
 
 
 @pytest.mark.parametrize("version", list(table.DESCRIBE_QUORUM.versions))
@@ -162,13 +166,16 @@ def world_with_a_dead_broker():
         BrokerView(broker, None, (), (), last_endpoint=Endpoint("h", 9), is_live=broker < 2) for broker in range(3)
     )
     described = ClusterDescribed("c", 1, 1, brokers)
-    cls = request_class(table.DESCRIBE_CLUSTER, 2)
 
-    def entity(fenced):
-        body = cls(include_cluster_authorized_operations=False, include_fenced_brokers=fenced)
-        return api.to_entity(body, described, 2).brokers
+    class Admin(AsyncAdminClient):
+        async def _ask(self, request, timeout_ms=None):
+            return api.to_entity(request, described, 2)
 
-    yield [each.broker_id for each in entity(False)], [(each.broker_id, each.is_fenced) for each in entity(True)]
+    def told(fenced):
+        admin = Admin(ClusterAddress("c", "", "c", (Endpoint("h", 9),), None))
+        return asyncio.run(admin.describe_cluster(include_fenced=fenced)).brokers
+
+    yield [each.broker for each in told(False)], [(each.broker, each.is_fenced) for each in told(True)]
 
 
 def test_partitions_without_a_topic_have_no_producers(operator):

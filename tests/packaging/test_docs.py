@@ -92,6 +92,13 @@ def private_apis() -> str:
     return "\n".join(rows)
 
 
+def exit_codes() -> str:
+    from raylog.cli.main import EXIT_CODES
+
+    rows = [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
+    return "\n".join(("| code | |", "|---|---|", *rows))
+
+
 TABLES = {
     "topic configs": ("configuration.md", topic_configs),
     "broker configs": ("configuration.md", broker_configs),
@@ -100,6 +107,7 @@ TABLES = {
     "kafka apis": ("wire.md", kafka_apis),
     "served apis": ("kafka_clients.md", served_apis),
     "private apis": ("wire.md", private_apis),
+    "exit codes": ("operations.md", exit_codes),
 }
 
 
@@ -197,8 +205,14 @@ COMMANDS = (
     "dump-log",
     "verify",
     "leader-election",
+    "get-offsets",
+    "delete-records",
+    "log-dirs",
+    "e2e-latency",
+    "verifiable-producer",
+    "verifiable-consumer",
 )
-GROUPED = ("topics", "configs", "groups", "brokers", "reassign", "perf", "node", "quorum")
+GROUPED = ("topics", "configs", "groups", "brokers", "reassign", "perf", "node", "quorum", "features")
 
 
 def write_tables() -> None:

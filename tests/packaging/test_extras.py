@@ -49,7 +49,7 @@ import sys
 import raylog.testing
 
 with raylog.testing.broker(topics={"orders": 1}) as broker:
-    cluster = raylog.connect(bootstrap_servers=broker.bootstrap)
+    cluster = raylog.connect(broker.bootstrap, client_id="plain")
     with cluster.producer(compression_type="zstd") as producer:
         producer.send_batch("orders", [b"42"] * 100).result()
     with cluster.consumer(group_id="readers", auto_offset_reset="earliest") as consumer:

@@ -25,7 +25,7 @@ from raylog.client.admin.config_entries import ConfigSynonym as ConfigSynonym
 from raylog.client.admin.config_entries import ConfigType as ConfigType
 from raylog.client.admin.config_entries import entry_of
 from raylog.client.admin.groups import AsyncGroupCalls
-from raylog.client.admin.inspection import LogDir, ProducerInfo, QuorumInfo, log_dirs_of, quorum_of
+from raylog.client.admin.inspection import AsyncInspectionCalls, ProducerInfo
 from raylog.client.admin.verification import OnPartition, Verification, verify_topics
 from raylog.client.config import AdminConfig
 from raylog.client.links import requests
@@ -81,10 +81,13 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
+    """A broker at its listener. ``is_fenced``: it is away."""
+
     broker: int
     host: str
     port: int
     rack: str | None
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class OffsetInfo:
     leader_epoch: int
 
 
-class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
+class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls, AsyncInspectionCalls):
     """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
@@ -256,12 +259,12 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
 
     # -------------------------------------------------------------- cluster, offsets, records
 
-    async def describe_cluster(self) -> ClusterDescription:
-        """Cluster id, controller and brokers."""
-        reply = await self._ask(requests.describe_cluster())
+    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+        """Cluster id, controller and brokers. ``include_fenced``: also brokers that are away."""
+        reply = await self._ask(requests.describe_cluster(include_fenced=include_fenced))
         _raise_first([("the cluster", reply.error_code, reply.error_message)])
         brokers = sorted(
-            (BrokerInfo(int(b.broker_id), b.host, int(b.port), b.rack) for b in reply.brokers),
+            (BrokerInfo(int(b.broker_id), b.host, int(b.port), b.rack, b.is_fenced) for b in reply.brokers),
             key=lambda info: info.broker,
         )
         return ClusterDescription(reply.cluster_id, int(reply.controller_id), tuple(brokers))
@@ -316,54 +319,12 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
             repair=repair,
         )
 
-    async def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
-        """How many bytes each replica has on its broker's disk. Brokers that do not answer are left
-        out.
-        """
-        sizes: dict[TopicPartition, dict[int, int]] = {}
-        for broker, dirs in (await self.describe_log_dirs()).items():
-            for log_dir in dirs.values():
-                for key, size in log_dir.replicas.items():
-                    sizes.setdefault(key, {})[broker] = size
-        return sizes
-
-    async def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
-        """By broker and path: the disks that hold replicas, and the size of each replica. Processes
-        that do not answer are left out.
-        """
-        link = self._opened()
-        views = await link.metadata.refresh(None, timeout_ms=self._config.default_api_timeout_ms)
-        nodes = sorted({node for view in views for part in view.partitions for node in part.replicas})
-
-        async def ask(node: int) -> Any:
-            endpoint = link.metadata.nodes.get(node)
-            if endpoint is None:
-                return None
-            try:
-                connection = await link.connections.get(endpoint)
-                return await connection.request(
-                    requests.describe_log_dirs(), timeout_ms=self._config.request_timeout_ms
-                )
-            except RaylogError:
-                return None
-
-        replies = zip(nodes, await asyncio.gather(*map(ask, nodes)), strict=True)
-        return log_dirs_of((broker_of(node), reply) for node, reply in replies if reply is not None)
-
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[ProducerInfo, ...]]:
         """The idempotent and transactional producers that the partitions' leaders remember, by producer id."""
         asked = [TopicPartition(*each) for each in partitions]
         return await self._leaders().describe_producers(asked, self._config.default_api_timeout_ms)
-
-    async def describe_quorum(self) -> QuorumInfo:
-        """The controllers: which one is active, and how far the log of each is. A controller is
-        named by the broker on whose disk it runs.
-        """
-        reply = await self._ask(requests.describe_quorum())
-        _raise_first([("the quorum", reply.error_code, reply.error_message)])
-        return quorum_of(reply.topics[0].partitions[0])
 
     # -------------------------------------------------------------- operating partitions and brokers
 

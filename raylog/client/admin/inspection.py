@@ -1,24 +1,68 @@
-"""What an admin client tells of disks, producers and controllers, read out of Kafka's answers."""
+"""What an admin client tells of disks, producers, controllers and features, read out of Kafka's
+answers.
+
+``AsyncInspectionCalls`` and ``InspectionCalls`` are the parts of the admin clients that ask.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+import uuid
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from raylog.types import TopicPartition
+from kio.schema.errors import ErrorCode
+
+from raylog.client.config import AdminConfig
+from raylog.client.links import requests
+from raylog.disks.disk import encode_id
+from raylog.errors import RaylogError, error_for
+from raylog.types import Endpoint, TopicPartition, broker_of
+
+if TYPE_CHECKING:
+    from raylog.client.links.link import ClusterLink
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
     """A disk of a broker: sizes in bytes of the replicas there. ``total_bytes`` and
     ``usable_bytes`` −1: the disk does not say.
+
+    ``offset_lags``: how many offsets a replica's log ends before its high watermark. ``future``:
+    replicas that are being copied to this disk and are not in use yet. ``error``: why the broker
+    cannot use the disk.
     """
 
     path: str
     total_bytes: int
     usable_bytes: int
     replicas: dict[TopicPartition, int]
+    offset_lags: dict[TopicPartition, int] = field(default_factory=dict)
+    future: set[TopicPartition] = field(default_factory=set)
+    error: RaylogError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature of the cluster: the versions that the server that answered supports, and the one
+    that is in force, None if none is.
+    """
+
+    name: str
+    min_version: int
+    max_version: int
+    finalized_version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """All features, by name. ``epoch`` grows with each change; −1: it is not known."""
+
+    epoch: int
+    features: dict[str, Feature]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +81,16 @@ class ProducerInfo:
 
 @dataclass(frozen=True, slots=True)
 class QuorumMember:
-    """A controller. Times are in ms since 1970; −1 where it was not heard of."""
+    """A controller. Times are in ms since 1970; −1 where it was not heard of. ``endpoint`` is inside
+    the cluster; None: it is not known.
+    """
 
     broker: int
     log_end_offset: int
     last_fetch_timestamp: int
     last_caught_up_timestamp: int
+    directory_id: uuid.UUID
+    endpoint: Endpoint | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +102,126 @@ class QuorumInfo:
     observers: tuple[QuorumMember, ...]
 
 
+class AsyncInspectionCalls:
+    """What an admin client says of disks, controllers and features. Mixed into
+    ``AsyncAdminClient``.
+    """
+
+    _config: AdminConfig
+
+    def _opened(self) -> ClusterLink:
+        raise NotImplementedError
+
+    async def _ask(self, request: Any) -> Any:
+        raise NotImplementedError
+
+    async def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
+        """How many bytes each replica has on its broker's disk. Brokers that do not answer are left
+        out.
+        """
+        sizes: dict[TopicPartition, dict[int, int]] = {}
+        for broker, dirs in (await self.describe_log_dirs()).items():
+            for log_dir in dirs.values():
+                for key, size in log_dir.replicas.items():
+                    sizes.setdefault(key, {})[broker] = size
+        return sizes
+
+    async def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
+        """By broker and path: the disks that hold replicas, and the size of each replica. Processes
+        that do not answer are left out.
+        """
+        link = self._opened()
+        views = await link.metadata.refresh(None, timeout_ms=self._config.default_api_timeout_ms)
+        nodes = sorted({node for view in views for part in view.partitions for node in part.replicas})
+
+        async def ask(node: int) -> Any:
+            endpoint = link.metadata.nodes.get(node)
+            if endpoint is None:
+                return None
+            try:
+                connection = await link.connections.get(endpoint)
+                return await connection.request(
+                    requests.describe_log_dirs(), timeout_ms=self._config.request_timeout_ms
+                )
+            except RaylogError:
+                return None
+
+        replies = zip(nodes, await asyncio.gather(*map(ask, nodes)), strict=True)
+        return log_dirs_of((broker_of(node), reply) for node, reply in replies if reply is not None)
+
+    async def describe_quorum(self) -> QuorumInfo:
+        """The controllers: which one is active, and how far the log of each is. A controller is
+        named by the broker on whose disk it runs.
+        """
+        reply = await self._ask(requests.describe_quorum())
+        if (code := ErrorCode(reply.error_code)) is not ErrorCode.none:
+            raise error_for(code, f"the quorum: {reply.error_message or code.name.upper()}")
+        return quorum_of(reply)
+
+    async def describe_features(self) -> Features:
+        """The features of the cluster, as Kafka's ApiVersions tells them."""
+        reply = await self._ask(requests.api_versions())
+        if (code := ErrorCode(reply.error_code)) is not ErrorCode.none:
+            raise error_for(code, f"the features: {code.name.upper()}")
+        return features_of(reply)
+
+
+class InspectionCalls:
+    """The same, blocking. Mixed into ``AdminClient``."""
+
+    _client: AsyncInspectionCalls
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        raise NotImplementedError
+
+    def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
+        """How many bytes each replica has on its broker's disk."""
+        return self._run(self._client.replica_sizes())
+
+    def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
+        """By broker and path: the disks that hold replicas."""
+        return self._run(self._client.describe_log_dirs())
+
+    def describe_quorum(self) -> QuorumInfo:
+        """The controllers: which one is active, and how far the log of each is."""
+        return self._run(self._client.describe_quorum())
+
+    def describe_features(self) -> Features:
+        """The features of the cluster, as Kafka's ApiVersions tells them."""
+        return self._run(self._client.describe_features())
+
+
 def log_dirs_of(replies: Iterable[tuple[int, Any]]) -> dict[int, dict[str, LogDir]]:
     """DescribeLogDirs answers of the processes of brokers, put together by broker and path."""
     found: dict[int, dict[str, LogDir]] = {}
     for broker, reply in replies:
         for result in reply.results:
             of_broker = found.setdefault(broker, {})
+            code = ErrorCode(result.error_code)
+            error = None if code is ErrorCode.none else error_for(code, f"{result.log_dir}: {code.name.upper()}")
             log_dir = of_broker.setdefault(
-                result.log_dir, LogDir(result.log_dir, int(result.total_bytes), int(result.usable_bytes), {})
+                result.log_dir,
+                LogDir(result.log_dir, int(result.total_bytes), int(result.usable_bytes), {}, error=error),
             )
             for topic in result.topics:
                 for part in topic.partitions:
                     key = TopicPartition(str(topic.name), int(part.partition_index))
                     log_dir.replicas[key] = int(part.partition_size)
+                    log_dir.offset_lags[key] = int(part.offset_lag)
+                    if part.is_future_key:
+                        log_dir.future.add(key)
     return found
+
+
+def features_of(reply: Any) -> Features:
+    """An ApiVersions answer."""
+    finalized = {str(each.name): int(each.max_version_level) for each in reply.finalized_features}
+    supported = sorted(reply.supported_features, key=lambda each: str(each.name))
+    features = (
+        Feature(str(each.name), int(each.min_version), int(each.max_version), finalized.get(str(each.name)))
+        for each in supported
+    )
+    return Features(int(reply.finalized_features_epoch), {each.name: each for each in features})
 
 
 def producers_of(partition: Any) -> tuple[ProducerInfo, ...]:
@@ -85,8 +239,12 @@ def producers_of(partition: Any) -> tuple[ProducerInfo, ...]:
     )
 
 
-def quorum_of(partition: Any) -> QuorumInfo:
-    """The one partition of a DescribeQuorum answer."""
+def quorum_of(reply: Any) -> QuorumInfo:
+    """A DescribeQuorum answer, whose one partition is that of the metadata."""
+    (partition,) = reply.topics[0].partitions
+    endpoints = {
+        int(node.node_id): Endpoint(str(each.host), int(each.port)) for node in reply.nodes for each in node.listeners
+    }
 
     def members(states: Any) -> tuple[QuorumMember, ...]:
         return tuple(
@@ -95,6 +253,8 @@ def quorum_of(partition: Any) -> QuorumInfo:
                 int(each.log_end_offset),
                 int(each.last_fetch_timestamp),
                 int(each.last_caught_up_timestamp),
+                each.replica_directory_id or requests.NO_UUID,
+                endpoints.get(int(each.replica_id)),
             )
             for each in states
         )
@@ -106,3 +266,40 @@ def quorum_of(partition: Any) -> QuorumInfo:
         members(partition.current_voters),
         members(partition.observers),
     )
+
+
+def quorum_status(quorum: QuorumInfo, cluster_id: str) -> dict[str, Any]:
+    """As ``Cluster.quorum`` has it, without what Kafka's answer does not say (None): who can be
+    reached, who is recovering and which process has told it.
+    """
+    leader = next((each for each in quorum.voters if each.broker == quorum.leader), None)
+    end = -1 if leader is None else leader.log_end_offset
+
+    def view(member: QuorumMember) -> dict[str, Any]:
+        return {
+            "broker": member.broker,
+            "directory_id": encode_id(member.directory_id),
+            "endpoint": None if member.endpoint is None else str(member.endpoint),
+            "log_end_offset": member.log_end_offset,
+            "lag": end - member.log_end_offset if member.log_end_offset >= 0 else -1,
+            "last_fetch_timestamp": member.last_fetch_timestamp,
+            "last_caught_up_timestamp": member.last_caught_up_timestamp,
+            "reachable": None,
+            "recovering": None,
+        }
+
+    voters = [view(member) for member in quorum.voters]
+    caught_up = [each.last_caught_up_timestamp for each in quorum.voters]
+    is_known = leader is not None and min(caught_up) >= 0
+    return {
+        "cluster_id": cluster_id,
+        "leader_id": quorum.leader,
+        "leader_epoch": quorum.leader_epoch,
+        "high_watermark": quorum.high_watermark,
+        "log_end_offset": end,
+        "max_follower_lag": max((each["lag"] for each in voters if each["lag"] >= 0), default=-1),
+        "max_follower_lag_time_ms": leader.last_caught_up_timestamp - min(caught_up) if leader and is_known else -1,
+        "voters": voters,
+        "observers": [view(member) for member in quorum.observers],
+        "told_by": {"broker": quorum.leader, "role": None, "is_active": True, "pid": None},
+    }

@@ -169,6 +169,13 @@ def delete_records(offsets: Mapping[TopicPartition, int], *, timeout_ms: float) 
     )
 
 
+def api_versions() -> Request:
+    """ApiVersions v3, which also tells of features; any Kafka server answers it."""
+    return _schema("api_versions.v3").ApiVersionsRequest(
+        client_software_name="raylog", client_software_version="unknown"
+    )
+
+
 def metadata(topics: Iterable[str] | None) -> Request:
     """Metadata v12; None asks for all topics. Nothing is created by asking."""
     schema = _schema("metadata.v12")
@@ -301,10 +308,10 @@ def describe_log_dirs() -> Request:
     return schema.DescribeLogDirsRequest(topics=None)
 
 
-def describe_cluster() -> Request:
-    """DescribeCluster v1."""
-    return _schema("describe_cluster.v1").DescribeClusterRequest(
-        include_cluster_authorized_operations=False, endpoint_type=1
+def describe_cluster(*, include_fenced: bool = False) -> Request:
+    """DescribeCluster v2. Fenced brokers are those that are away."""
+    return _schema("describe_cluster.v2").DescribeClusterRequest(
+        include_cluster_authorized_operations=False, endpoint_type=1, include_fenced_brokers=include_fenced
     )
 
 
