@@ -119,7 +119,7 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "the voter has to end a second time while it recovers, and then be asked by one that lacks what was committed",
     ),
     "take_a_metadata_log_that_was_cut_at_rest": UnitTest(
-        "tests/metadata/test_metadata_log.py::test_a_log_that_was_cut_at_rest_is_refused_wherever_it_was_cut",
+        "tests/metadata/test_damaged_metadata_logs.py::test_a_log_that_was_cut_at_rest_is_refused_wherever_it_was_cut",
         "what is cut has to be committed by that voter and one other, and the third has to be elected before it is copied again",
     ),
     "call_a_short_log_whole": UnitTest(
