@@ -10,15 +10,16 @@ from collections.abc import Mapping
 
 _THREADS = "raylog has no pools of threads of that kind: each server is an event loop"
 _TIERS = "there is no remote storage: every segment stays on its disk until retention deletes it"
-_LISTENER = "a listener is told when its broker starts, not while it runs"
+_LISTENER = "a start takes it; it can't be changed while the broker runs"
+_ONE_LISTENER = "a broker has one listener for Kafka clients, and no configs of single listeners"
+_CONNECTIONS = "connections are limited for a broker as a whole (max.connections)"
 _METRICS = "there is no JMX reporter"
 _QUOTAS = "quotas are not there yet"
 _SECURITY = "authentication and authorisation of Kafka clients are not there yet"
 _TRANSACTIONS = "transactions are not there yet"
-_GROUPS = "consumer groups take it when their broker starts, not while it runs"
 _QUORUM = "the controllers' quorum and its log take care of it themselves"
 _FIXED = "it is fixed in this version"
-_UNITS = "set log.retention.ms, log.roll.ms or log.roll.jitter.ms: one unit is enough"
+_UNITS = "a start takes it; while the cluster runs, set log.retention.ms, log.roll.ms or log.roll.jitter.ms"
 _ZOOKEEPER = "there is no ZooKeeper"
 
 REFUSED: Mapping[str, str] = {
@@ -30,26 +31,26 @@ REFUSED: Mapping[str, str] = {
     "client.quota.callback.class": _QUOTAS,
     "config.providers": "values are given as they are",
     "connection.failed.authentication.delay.ms": _SECURITY,
-    "connections.max.*": _LISTENER,
-    "control.plane.listener.name": _LISTENER,
+    "connections.max.*": _FIXED,
+    "control.plane.listener.name": _ONE_LISTENER,
     "controlled.shutdown.*": "a server that is stopped hands its leaders on once; `raylog brokers drain` does it before",
     "controller.*": _QUORUM,
     "create.topic.policy.class.name": "there are no policy classes",
     "delegation.token.*": _SECURITY,
     "delete.records.purgatory.purge.interval.requests": _FIXED,
-    "early.start.listeners": _LISTENER,
+    "early.start.listeners": _ONE_LISTENER,
     "eligible.leader.replicas.enable": "it is always on",
     "fetch.purgatory.purge.interval.requests": _FIXED,
-    "group.*": _GROUPS,
+    "group.*": _FIXED,
     "initial.broker.registration.timeout.ms": _FIXED,
-    "inter.broker.listener.name": _LISTENER,
+    "inter.broker.listener.name": "servers talk to each other over connections of their own",
     "inter.broker.protocol.version": "servers speak one protocol among themselves",
     "kafka.metrics.*": _METRICS,
-    "listener.*": _LISTENER,
+    "listener.*": _ONE_LISTENER,
     "listeners": _LISTENER,
     "log.cleaner.io.buffer.size": "compaction reads in steps of its own, of 64 KiB",
     "log.cleaner.threads": "each process compacts its own logs, one at a time",
-    "log.dir": "the disks of a broker are found when it starts (log.dirs)",
+    "log.dir": "the disks are in the folders that the start names",
     "log.flush.offset.checkpoint.interval.ms": _FIXED,
     "log.flush.scheduler.interval.ms": _FIXED,
     "log.flush.start.offset.checkpoint.interval.ms": _FIXED,
@@ -59,9 +60,9 @@ REFUSED: Mapping[str, str] = {
     "log.retention.minutes": _UNITS,
     "log.roll.hours": _UNITS,
     "log.roll.jitter.hours": _UNITS,
-    "max.connection.creation.rate": _LISTENER,
-    "max.connections.per.ip": _LISTENER,
-    "max.connections.per.ip.overrides": _LISTENER,
+    "max.connection.creation.rate": _CONNECTIONS,
+    "max.connections.per.ip": _CONNECTIONS,
+    "max.connections.per.ip.overrides": _CONNECTIONS,
     "metadata.*": _QUORUM,
     "metric.reporters": _METRICS,
     "metrics.*": _METRICS,
@@ -71,7 +72,7 @@ REFUSED: Mapping[str, str] = {
     "num.recovery.threads.per.data.dir": _THREADS,
     "num.replica.alter.log.dirs.threads": _THREADS,
     "num.replica.fetchers": _THREADS,
-    "offsets.*": _GROUPS,
+    "offsets.*": _FIXED,
     "password.encoder.*": _SECURITY,
     "principal.builder.class": _SECURITY,
     "process.roles": _QUORUM,
@@ -88,7 +89,7 @@ REFUSED: Mapping[str, str] = {
     "sasl.*": _SECURITY,
     "security.*": _SECURITY,
     "server.max.startup.time.ms": _FIXED,
-    "socket.*": _LISTENER,
+    "socket.*": _FIXED,
     "ssl.*": _SECURITY,
     "super.users": _SECURITY,
     "telemetry.*": _METRICS,
