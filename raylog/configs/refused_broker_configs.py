@@ -16,6 +16,7 @@ _CONNECTIONS = "connections are limited for a broker as a whole (max.connections
 _METRICS = "there is no JMX reporter"
 _QUOTAS = "quotas are not there yet"
 _SECURITY = "authentication and authorisation of Kafka clients are not there yet"
+_SHARE_GROUPS = "share groups are not there yet"
 _TRANSACTIONS = "transactions are not there yet"
 _QUORUM = "the controllers' quorum and its log take care of it themselves"
 _FIXED = "it is fixed in this version"
@@ -23,13 +24,18 @@ _UNITS = "a start takes it; while the cluster runs, set log.retention.ms, log.ro
 _ZOOKEEPER = "there is no ZooKeeper"
 
 REFUSED: Mapping[str, str] = {
+    "add.partitions.to.txn.*": _TRANSACTIONS,
     "alter.config.policy.class.name": "there are no policy classes",
+    "alter.log.dirs.replication.quota.*": _QUOTAS,
     "authorizer.class.name": _SECURITY,
     "auto.include.jmx.reporter": _METRICS,
     "background.threads": _THREADS,
     "broker.id.generation.enable": _FIXED,
     "client.quota.callback.class": _QUOTAS,
-    "config.providers": "values are given as they are",
+    "compression.gzip.level": _FIXED,
+    "compression.lz4.level": _FIXED,
+    "compression.zstd.level": _FIXED,
+    "config.providers": "a start resolves ${env:NAME} and ${file:PATH:NAME} without being told, and knows no others",
     "connection.failed.authentication.delay.ms": _SECURITY,
     "connections.max.*": _FIXED,
     "control.plane.listener.name": _ONE_LISTENER,
@@ -45,15 +51,18 @@ REFUSED: Mapping[str, str] = {
     "initial.broker.registration.timeout.ms": _FIXED,
     "inter.broker.listener.name": "servers talk to each other over connections of their own",
     "inter.broker.protocol.version": "servers speak one protocol among themselves",
+    "internal.metadata.*": _QUORUM,
     "kafka.metrics.*": _METRICS,
     "listener.*": _ONE_LISTENER,
     "listeners": _LISTENER,
     "log.cleaner.io.buffer.size": "compaction reads in steps of its own, of 64 KiB",
     "log.cleaner.threads": "each process compacts its own logs, one at a time",
     "log.dir": "the disks are in the folders that the start names",
+    "log.dir.failure.timeout.ms": _FIXED,
     "log.flush.offset.checkpoint.interval.ms": _FIXED,
     "log.flush.scheduler.interval.ms": _FIXED,
     "log.flush.start.offset.checkpoint.interval.ms": _FIXED,
+    "log.initial.task.delay.ms": _FIXED,
     "log.local.retention.*": _TIERS,
     "log.message.format.version": "the only record format is v2 (3.0-IV1 and later)",
     "log.retention.hours": _UNITS,
@@ -63,6 +72,7 @@ REFUSED: Mapping[str, str] = {
     "max.connection.creation.rate": _CONNECTIONS,
     "max.connections.per.ip": _CONNECTIONS,
     "max.connections.per.ip.overrides": _CONNECTIONS,
+    "max.request.partition.size.limit": _FIXED,
     "metadata.*": _QUORUM,
     "metric.reporters": _METRICS,
     "metrics.*": _METRICS,
@@ -81,7 +91,7 @@ REFUSED: Mapping[str, str] = {
     "producer.purgatory.purge.interval.requests": _FIXED,
     "queued.max.*": _FIXED,
     "quota.*": _QUOTAS,
-    "remote.log.*": _TIERS,
+    "remote.*": _TIERS,
     "replica.*": _FIXED,
     "replication.quota.window.*": _FIXED,
     "request.timeout.ms": _FIXED,
@@ -89,12 +99,14 @@ REFUSED: Mapping[str, str] = {
     "sasl.*": _SECURITY,
     "security.*": _SECURITY,
     "server.max.startup.time.ms": _FIXED,
+    "share.*": _SHARE_GROUPS,
     "socket.*": _FIXED,
     "ssl.*": _SECURITY,
     "super.users": _SECURITY,
     "telemetry.*": _METRICS,
     "transaction.*": _TRANSACTIONS,
     "transactional.id.expiration.ms": _TRANSACTIONS,
+    "unclean.leader.election.interval.ms": _FIXED,
     "unstable.*": _FIXED,
     "zookeeper.*": _ZOOKEEPER,
 }
