@@ -25,7 +25,7 @@ from raylog.cluster import (
     clusters_lock,
     running_cluster,
 )
-from raylog.configs.broker_configs import for_all_brokers
+from raylog.configs.server_properties import ServerProperties, server_properties
 from raylog.disks.disk import Disk, differs, set_listeners, with_controllers
 from raylog.disks.embedded import existing_disks, prepare_disks
 from raylog.disks.quorum_disks import quorum_disks
@@ -49,7 +49,7 @@ def init(
     racks: Sequence[str] | None = None,
     listeners: Sequence[str] | None = None,
     advertised_listeners: Sequence[str] | None = None,
-    configs: Mapping[str, Any] | None = None,
+    configs: Mapping[str, Any] | str | Path | None = None,
     name: str = DEFAULT_NAME,
     host: str = "127.0.0.1",
     ray_address: str | None = None,
@@ -70,9 +70,9 @@ def init(
     which each broker looks for a free port. None takes what the disks say, and port 9092 of
     ``host`` for new ones. Clients are given ``advertised_listeners`` instead, if it is set.
 
-    ``configs`` are Kafka's configs for all brokers, such as ``{"num.partitions": 4}``. A new
-    cluster has them before it serves. On a cluster that runs, they work as
-    ``admin.alter_configs(broker="all", …)`` does. They stay until you change them.
+    ``configs`` are Kafka's configs for all brokers, such as ``{"num.partitions": 4}``, or the path
+    of a ``server.properties``. A new cluster has them before it serves. On a cluster that runs,
+    they work as ``admin.alter_configs(broker="all", …)`` does. They stay until you change them.
 
     ``ray_address`` None takes a Ray that runs on this machine, or starts one (loopback only, no
     dashboard, a small object store). "local" always starts one; anything else is Ray's address. A
@@ -94,7 +94,7 @@ def init(
         racks=racks,
         listeners=listeners,
         advertised_listeners=advertised_listeners,
-        configs=configs,
+        configs=_told(configs),
         name=name,
         host=host,
         ray_address=ray_address,
@@ -112,7 +112,7 @@ def start_cluster(
     racks: Sequence[str] | None,
     listeners: Sequence[str] | None,
     advertised_listeners: Sequence[str] | None,
-    configs: Mapping[str, Any] | None,
+    configs: ServerProperties,
     host: str,
     ray_address: str | None,
     name: str = DEFAULT_NAME,
@@ -128,16 +128,16 @@ def start_cluster(
     """
     timeout_s = start.patience.still_s
     home = Path(folder).expanduser().resolve()
-    wanted = listeners_of_brokers(brokers, listeners, advertised_listeners)
-    brokers_configs = for_all_brokers(configs)
+    told = (listeners or configs.listeners, advertised_listeners or configs.advertised_listeners)
+    wanted = listeners_of_brokers(brokers, *told)
     with clusters_lock:
         running = asked.result() if asked is not None else running_cluster(home, name, brokers * disks_per_broker)
         if running is not None and any(differs(disk, wanted) for disk in existing_disks(home)):
             raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
         existing = clusters.get(home)
         if running is not None and len(running.address.bootstrap) >= (controllers or 1):
-            if brokers_configs:
-                set_for_all(running.address, brokers_configs, {}, timeout_s=timeout_s)
+            if configs.configs:
+                set_for_all(running.address, configs.configs, {}, timeout_s=timeout_s)
             return existing if existing is not None and existing.address == running.address else running
         found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
         homes = quorum_disks(found, controllers)
@@ -152,8 +152,8 @@ def start_cluster(
         address = address_of_disk(name, found[0])
         cluster = Cluster(address, folder=home, owns_ray=owns_ray, is_started_here=is_started_here)
         with start.phase("disks"):
-            if brokers_configs:
-                set_for_all(cluster.address, brokers_configs, {}, timeout_s=timeout_s)
+            if configs.configs:
+                set_for_all(cluster.address, configs.configs, {}, timeout_s=timeout_s)
             order = RegisterDisks(tuple(_registration(disk, host) for disk in found))
             call(cluster.address, order, timeout_s=timeout_s)
         with start.phase("brokers"):
@@ -162,6 +162,13 @@ def start_cluster(
             await_voters(cluster, len(homes), start)
         clusters[home] = cluster
         return cluster
+
+
+def _told(configs: Mapping[str, Any] | str | Path | None) -> ServerProperties:
+    told = server_properties(configs)
+    for line in told.notices:
+        logging.getLogger("raylog.start").warning(line)
+    return told
 
 
 def _registration(disk: Disk, host: str) -> dict[str, Any]:

@@ -60,7 +60,8 @@ _BrokerConfigs = Annotated[
     list[str] | None,
     typer.Option(
         "--config",
-        help="NAME=VALUE of a broker config, set for all brokers: num.partitions=4. May be repeated.",
+        metavar="NAME=VALUE|FILE",
+        help="A broker config, set for all brokers: num.partitions=4. Or a properties file of them. May be repeated.",
         show_default=False,
     ),
 ]
@@ -110,17 +111,16 @@ def up(
     still missing after --wait.
     """
     import raylog.server  # noqa: F401  # refuses a Python that leaves assertions out, before anything starts
-    from raylog.cli.configs import parse_changes
-    from raylog.configs.broker_configs import for_all_brokers
+    from raylog.cli.configs import started_with
 
-    configs = for_all_brokers(parse_changes(config, "--config"))
+    told = started_with(config)
     need("ray", "raylog up")
     if disks is not None:
-        if folder != DEFAULT_FOLDER or rack or listeners or advertised_listeners:
+        if folder != DEFAULT_FOLDER or rack or listeners or advertised_listeners or told.listeners:
             raise typer.BadParameter(
                 "with --disks folders, racks and listeners are what `raylog node resources` was given"
             )
-        _up_on_nodes(disks, controllers, configs, address, wait, timeout, as_json)
+        _up_on_nodes(disks, controllers, dict(told.configs), address, wait, timeout, as_json)
         return
     state = _up_on_disks(
         folder,
@@ -133,7 +133,7 @@ def up(
         racks=rack,
         listeners=listeners,
         advertised_listeners=advertised_listeners,
-        configs=configs,
+        configs=told,
         host=host,
     )
     if as_json:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
-from raylog.cli.output import AsJson, print_json, print_text
+from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.cli.remote import ClusterApp
+from raylog.configs.server_properties import ServerProperties, merged
 from raylog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -149,6 +151,21 @@ def parse_changes(texts: Iterable[str] | None, option: str = "--add-config") -> 
                 raise ConfigError(f"{option} {name} is given twice")
             changes[name] = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     return changes
+
+
+def started_with(texts: Iterable[str] | None) -> ServerProperties:
+    """What ``--config`` of a start says, each time NAME=VALUE or a properties file. Prints what has
+    no effect. Raises ConfigError.
+    """
+    given = list(texts or ())
+    files = [Path(text) for text in given if "=" not in text]
+    for file in files:
+        if not file.exists():
+            raise ConfigError(f"--config {file} is neither NAME=VALUE nor a file")
+    found = merged(files, parse_changes([text for text in given if "=" in text], "--config"))
+    for line in found.notices:
+        notice(line)
+    return found
 
 
 def _check(entity_type: EntityType, entity_name: str | None, entity_default: bool) -> None:

@@ -40,7 +40,8 @@ def resources(
         list[str] | None,
         typer.Option(
             "--config",
-            help="NAME=VALUE of a broker's config, set for all brokers where nobody has set it; the same on all nodes.",
+            metavar="NAME=VALUE|FILE",
+            help="A broker config, or a properties file of them, set for all brokers where nobody has set it; the same on all nodes.",
             show_default=False,
         ),
     ] = None,
@@ -52,18 +53,20 @@ def resources(
 
     A blank folder is given its directory id, and is formatted when the cluster takes it in.
     """
-    from raylog.cli.configs import parse_changes
-    from raylog.configs.broker_configs import for_all_brokers
+    from raylog.cli.configs import started_with
     from raylog.placement.resources import advertisement
     from raylog.wire.listeners import listeners_of
 
-    configs = for_all_brokers(parse_changes(config, "--config"))
+    told = started_with(config)
     print_json(
         advertisement(
             disk_folders(folders),
             rack=rack,
-            listeners=listeners_of(listeners, advertised_listeners),
-            configs=tuple(sorted(configs.items())),
+            listeners=listeners_of(
+                listeners or next(iter(told.listeners), None),
+                advertised_listeners or next(iter(told.advertised_listeners), None),
+            ),
+            configs=tuple(sorted(told.configs.items())),
         )
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raylog.configs.properties import read_properties
 from raylog.errors import ConfigError
 
 _BootstrapServer = Annotated[
@@ -94,26 +95,3 @@ def reaching(command: Command) -> Command:
 def outside() -> Outside:
     """What the command that runs was told; empty outside of one."""
     return _told.get(Outside())
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """A file in the format of Java's properties. Raises ConfigError for one that cannot be read, or
-    that has a name twice.
-    """
-    from javaproperties import InvalidUEscapeError, load
-
-    def once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-        values: dict[str, str] = {}
-        for name, value in pairs:
-            if name in values:
-                raise ConfigError(f"{path} has {name} twice: keep one of them")
-            values[name] = value
-        return values
-
-    try:
-        with path.open(encoding="utf-8") as file:
-            return load(file, object_pairs_hook=once)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, InvalidUEscapeError) as error:
-        raise ConfigError(f"{path} is no properties file: {error}") from None

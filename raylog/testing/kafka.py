@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from raylog.client.links.address import ClusterAddress
-from raylog.configs.broker_configs import for_all_brokers
+from raylog.configs.server_properties import server_properties
 from raylog.errors import ClientTimeoutError, ClosedError, ClusterError, ConfigError, RaylogError
 from raylog.groups.context import GroupConfig
 from raylog.log.disk_files import DiskFiles
@@ -405,7 +405,8 @@ class broker:  # a context manager, named as what it is used for
     ``num.partitions``). ``brokers`` is how many there are, each with a listener on a free port of
     127.0.0.1. ``folder`` keeps records and metadata, and a later ``broker`` finds them there.
     Without a folder everything is in memory, and no file is made. ``configs`` are Kafka's configs
-    for all brokers, such as ``{"num.partitions": 4}``.
+    for all brokers, such as ``{"num.partitions": 4}``, or the path of a file of them, a
+    ``server.properties``; its listeners are left out.
     """
 
     def __init__(
@@ -414,7 +415,7 @@ class broker:  # a context manager, named as what it is used for
         topics: Topics = (),
         brokers: int = 1,
         folder: str | Path | None = None,
-        configs: Mapping[str, Any] | None = None,
+        configs: Mapping[str, Any] | str | Path | None = None,
     ) -> None:
         if isinstance(topics, str):
             raise ConfigError(f'topics={topics!r}: give a list of names, or names and partitions: {{"{topics}": 3}}')
@@ -423,7 +424,7 @@ class broker:  # a context manager, named as what it is used for
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, CLUSTERS_DEFAULT)
         self._brokers = brokers
         self._folder = None if folder is None else Path(folder)
-        self._configs = for_all_brokers(configs)
+        self._configs = server_properties(configs).configs
         self._kafka: Kafka | None = None
         self._mounted: Path | None = None
 

@@ -18,7 +18,7 @@ from typer.main import get_command
 from raylog.cli import cluster as cluster_commands
 from raylog.cli import main as main_module
 from raylog.cli.main import EXIT_CODES, app, main
-from raylog.disks.disk import format_disk
+from raylog.disks.disk import format_disk, open_disk
 from raylog.errors import ClusterError
 
 
@@ -183,3 +183,15 @@ def test_a_reader_that_leaves_early_causes_no_noise(tmp_path: Path) -> None:
     command = f"{sys.executable} -m raylog.cli.main dump-log {log} | head -1"
     run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0 and run.stderr == "" and run.stdout.startswith("Dumping")
+
+
+def test_node_resources_takes_configs_and_listeners_of_a_properties_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("listeners=PLAINTEXT://:9095\nnum.partitions=4\nnode.id=3\n")
+    disk = format_disk(tmp_path / "broker-0", cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
+    code, _, err = ends(capsys, "node", "resources", str(disk.path), "--config", str(properties))
+    assert code == 0 and "node.id has no effect" in err
+    kept = open_disk(disk.path)
+    assert dict(kept.configs) == {"num.partitions": "4"} and str(kept.listeners) == "0.0.0.0:9095"

@@ -14,9 +14,10 @@ from typer.testing import CliRunner, Result
 import raylog.testing
 from raylog.cli.connection import Address
 from raylog.cli.main import app
-from raylog.cli.remote import ClusterApp, outside, read_properties
+from raylog.cli.remote import ClusterApp, outside
 from raylog.client.admin.admin import ClusterDescription
 from raylog.client.sync import AdminClient
+from raylog.configs.properties import read_properties
 from raylog.errors import ConfigError
 from raylog.testing.kafka import Kafka
 

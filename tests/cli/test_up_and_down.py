@@ -53,7 +53,9 @@ def runs(pid: int) -> bool:
 
 def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment: dict[str, str]) -> None:
     folder = Path(environment["RAY_TMPDIR"]) / "data"
-    up = raylog(environment, "up", folder, "--brokers", 2, "--config", "num.partitions=4", "--json")
+    properties = folder.with_name("server.properties")
+    properties.write_text("num.partitions=4\nnum.io.threads=8\nlisteners=PLAINTEXT://127.0.0.1:0\n")
+    up = raylog(environment, "up", folder, "--brokers", 2, "--config", properties, "--json")
     started: dict[str, float] = {}
     address = "nowhere"
     try:
@@ -64,6 +66,8 @@ def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment
         assert (Path(environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster").read_text() == address
         state = json.loads(up.stdout)
         assert [broker["live"] for broker in state["brokers"]] == [True, True]
+        assert "num.io.threads has no effect" in up.stderr
+        assert all(":9092" not in broker["listener"] for broker in state["brokers"]), "port 0 of the file"
         environment["RAYLOG_FOLDER"] = str(folder)
         told = raylog(environment, "configs", "describe", "--entity-type", "brokers", "--entity-default")
         assert "num.partitions=4" in told.stdout and "default.replication.factor" not in told.stdout, told.stderr

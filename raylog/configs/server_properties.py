@@ -1,0 +1,208 @@
+"""What a start is told by Kafka's names: files such as ``server.properties``, and single values.
+
+A single value goes before one of a file. Two files that have the same name are refused, whatever
+they say. Then each name goes one of four ways:
+
+- a config that can be set for all brokers is set; of three units of a time the smallest counts, as
+  in Kafka (``log.retention.ms`` before ``.minutes`` before ``.hours``);
+- ``listeners`` and ``advertised.listeners``, less the controllers' ones, go to the broker's
+  listener;
+- what raylog does in another way is told in a notice (``WITHOUT_EFFECT``), as is a value that says
+  what raylog does anyway (``AS_IT_IS``);
+- anything else raises ConfigError with the reason, since to ignore it would break a promise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raylog.configs.broker_config import BrokerConfig
+from raylog.configs.broker_configs import for_all_brokers
+from raylog.configs.properties import read_properties, resolved
+from raylog.configs.refused_broker_configs import reason_for
+from raylog.configs.topic_configs import INT_MAX, ConfigValueType
+from raylog.errors import ConfigError
+
+LISTENERS = "listeners"
+ADVERTISED = "advertised.listeners"
+RACK = "broker.rack"
+CONTROLLERS_LISTENERS = "controller.listener.names"
+PROTOCOLS = "listener.security.protocol.map"
+
+_MINUTE_MS = 60_000
+_HOUR_MS = 3_600_000
+
+
+def _unit(name: str, milliseconds: int, lowest: int) -> tuple[BrokerConfig, int]:
+    return BrokerConfig(name, ConfigValueType.INT, "", "", lowest, INT_MAX), milliseconds
+
+
+UNITS: Mapping[str, Sequence[tuple[BrokerConfig, int]]] = {
+    "log.retention.ms": (_unit("log.retention.minutes", _MINUTE_MS, -1), _unit("log.retention.hours", _HOUR_MS, -1)),
+    "log.roll.ms": (_unit("log.roll.hours", _HOUR_MS, 1),),
+    "log.roll.jitter.ms": (_unit("log.roll.jitter.hours", _HOUR_MS, 0),),
+}
+"""Configs that Kafka has in larger units too, those that count more first, in milliseconds."""
+
+_NUMBERED = "a broker has the number that its first disk was formatted with"
+_FOLDERS = "the disks are in the folders that the start names"
+_PROCESSES = "each broker runs in processes of its own kind, and so do the controllers"
+_INSIDE = "servers talk to each other over connections of their own"
+_CONTROLLERS_AT = "the disks say where the controllers are"
+_BUFFERS = "the operating system sizes the buffers of sockets"
+_NO_TRANSACTIONS = "transactions are not there yet, and have no state to keep"
+_NO_SHARE_GROUPS = "share groups are not there yet, and have no state to keep"
+_AS_A_TOPIC = "__consumer_offsets is created like a topic that leaves its replicas to the cluster"
+
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "background.threads": "",
+    "broker.id": _NUMBERED,
+    "broker.id.generation.enable": _NUMBERED,
+    "controller.listener.names": _INSIDE,
+    "controller.quorum.bootstrap.servers": _CONTROLLERS_AT,
+    "controller.quorum.voters": _CONTROLLERS_AT,
+    "inter.broker.listener.name": _INSIDE,
+    "inter.broker.protocol.version": "",
+    "listener.security.protocol.map": _INSIDE,
+    "log.cleaner.threads": "",
+    "log.dir": _FOLDERS,
+    "log.dirs": _FOLDERS,
+    "metadata.log.dir": _FOLDERS,
+    "node.id": _NUMBERED,
+    "num.io.threads": "",
+    "num.network.threads": "",
+    "num.recovery.threads.per.data.dir": "",
+    "num.replica.alter.log.dirs.threads": "",
+    "num.replica.fetchers": "",
+    "offsets.topic.replication.factor": _AS_A_TOPIC,
+    "process.roles": _PROCESSES,
+    "share.coordinator.state.topic.*": _NO_SHARE_GROUPS,
+    "socket.receive.buffer.bytes": _BUFFERS,
+    "socket.request.max.bytes": "a request may have 64 MiB",
+    "socket.send.buffer.bytes": _BUFFERS,
+    "transaction.state.log.*": _NO_TRANSACTIONS,
+    "zookeeper.*": "",
+}
+"""What may be ignored, with the reason; "": the one for which it cannot be set."""
+
+AS_IT_IS: Mapping[str, str] = {
+    "authorizer.class.name": "",
+    "controlled.shutdown.enable": "true",
+    "log.cleaner.enable": "true",
+    "offsets.topic.num.partitions": "50",
+    "remote.log.storage.system.enable": "false",
+    "security.inter.broker.protocol": "PLAINTEXT",
+}
+"""Values that raylog holds to without being told; another value of these is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProperties:
+    """``configs`` are to be set for all brokers. There is one listener of each kind, as
+    ``[PLAINTEXT://]host:port``, or none. ``notices`` say, a line each, what has no effect.
+    """
+
+    configs: Mapping[str, str]
+    listeners: tuple[str, ...] = ()
+    advertised_listeners: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+def server_properties(configs: Mapping[str, Any] | str | Path | None) -> ServerProperties:
+    """What ``configs`` of a start says: values by name, or the path of a file. Raises ConfigError.
+
+    The names of values may have ``_`` for ``.``.
+    """
+    if isinstance(configs, str | Path):
+        return merged([Path(configs)], {})
+    return merged((), {name.replace("_", "."): _text(value) for name, value in (configs or {}).items()})
+
+
+def merged(files: Sequence[Path], values: Mapping[str, str]) -> ServerProperties:
+    """What files and single values say together. Raises ConfigError."""
+    said: dict[str, str] = {}
+    places: dict[str, Path] = {}
+    for file in files:
+        for name, value in read_properties(file).items():
+            if name in places:
+                raise ConfigError(f"{name} is in {places[name]} and in {file}: keep one of them")
+            places[name], said[name] = file, value
+    try:
+        return _sorted({name: resolved(name, value) for name, value in {**said, **values}.items()})
+    except ConfigError as error:
+        named = re.match(r"'?([\w.]+)", str(error))
+        if named is None or named.group(1) in values or named.group(1) not in places:
+            raise
+        raise ConfigError(f"{places[named.group(1)]}: {error}") from None
+
+
+def _sorted(said: Mapping[str, str]) -> ServerProperties:
+    """Send each name its way. Raises ConfigError, which begins with the name."""
+    left = _in_milliseconds(said)
+    listeners, advertised = (_for_clients(name, said) for name in (LISTENERS, ADVERTISED))
+    notices = []
+    for name in sorted(left):
+        if name in (LISTENERS, ADVERTISED):
+            del left[name]
+        elif name == RACK:
+            raise ConfigError(f"{name} is refused: racks are said by --rack or racks=[…], one for each broker")
+        elif name in AS_IT_IS:
+            if left[name].strip().casefold() != AS_IT_IS[name].casefold():
+                why = reason_for(name) or "it is fixed in this version"
+                raise ConfigError(f"{name}={left[name]} is refused, it is {AS_IT_IS[name] or 'empty'} here: {why}")
+            del left[name]
+        elif (reason := without_effect(name)) is not None:
+            del left[name]
+            notices.append(f"{name} has no effect: {reason}")
+    return ServerProperties(for_all_brokers(left), listeners, advertised, tuple(notices))
+
+
+def without_effect(name: str) -> str | None:
+    """Why a start may ignore that config; None if it may not."""
+    for known, reason in WITHOUT_EFFECT.items():
+        if name == known or (known[-1] == "*" and name.startswith(known[:-1])):
+            return reason or reason_for(name)
+    return None
+
+
+def _in_milliseconds(said: Mapping[str, str]) -> dict[str, str]:
+    left = dict(said)
+    for name, units in UNITS.items():
+        for config, milliseconds in units:
+            text = left.pop(config.name, None)
+            if text is not None:
+                number = config.parse(text)
+                assert isinstance(number, int), f"{config.name} is no number"
+                if number == 0 and config.minimum == -1:
+                    raise ConfigError(f"{config.name}=0: must be at least 1, or -1 for no limit")
+                left.setdefault(name, str(max(-1, number * milliseconds)))
+    return left
+
+
+def _for_clients(name: str, said: Mapping[str, str]) -> tuple[str, ...]:
+    """The listener of Kafka clients in ``listeners`` or ``advertised.listeners``."""
+    if not said.get(name, "").strip():
+        return ()
+    of_controllers = {each.strip().upper() for each in said.get(CONTROLLERS_LISTENERS, "").split(",")}
+    protocols = {
+        listener.strip().upper(): protocol.strip().upper()
+        for listener, _, protocol in (each.partition(":") for each in said.get(PROTOCOLS, "").split(","))
+    }
+    found = []
+    for each in said[name].split(","):
+        listener, separator, address = each.strip().rpartition("://")
+        if listener.upper() in of_controllers and separator:
+            continue
+        protocol = protocols.get(listener.upper(), listener)
+        found.append(f"{protocol}://{address}" if separator else address)
+    if len(found) > 1:
+        raise ConfigError(f"{name}={said[name]!r}: one listener for Kafka clients per broker in this version")
+    return tuple(found)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
