@@ -19,6 +19,7 @@ from scripted_cluster import CLUSTER_ID, METADATA, SECRET, ScriptedCluster
 from raylog.client.config import AdminConfig
 from raylog.client.links import connections, metadata
 from raylog.client.links.address import ClusterAddress
+from raylog.client.links.leader_requests import LeaderRequests
 from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import PartitionLeader
 from raylog.errors import ClusterError, RaylogError, kafka_error
@@ -119,6 +120,26 @@ def test_a_search_without_a_result_ends_with_what_the_controller_knows(
         failed = link.metadata.leader(KEY)
         leader, refusal, seconds = await search(link, failed)
         assert leader == failed and refusal is None and seconds > 0.19
+
+    with_link(cluster, work)
+
+
+def test_a_leader_whose_address_was_that_of_an_earlier_process_is_reached_where_the_controller_says(
+    scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower's hint names node and epoch; the address that is known of the node may be old."""
+    wait_for_leaders(monkeypatch, 200)
+    cluster = scripted()
+
+    async def work(link: ClusterLink) -> None:
+        await link.metadata.topic("t")
+        gone = Endpoint("127.0.0.1", 1)
+        cluster.move_leader(KEY, 1)
+        link.metadata.learn_leader(KEY, PartitionLeader(1, 1, gone))
+        await search(link, link.metadata.leader(KEY))
+        assert link.metadata.leader(KEY) == PartitionLeader(1, 1, cluster.endpoints[1])
+        ends = await LeaderRequests(link).list_offsets({KEY: -1}, PATIENT_MS)
+        assert list(ends) == [KEY]
 
     with_link(cluster, work)
 

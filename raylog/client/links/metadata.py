@@ -288,13 +288,20 @@ class Metadata:
         part = view.partitions[key.partition]
         return [self.nodes[node] for node in part.isr if node != part.leader.node and node in self.nodes]
 
-    def learn_leader(self, key: TopicPartition, leader: PartitionLeader) -> None:
-        """Take over news of a leader, unless something newer is known."""
+    def learn_leader(self, key: TopicPartition, leader: PartitionLeader, *, is_decided: bool = False) -> None:
+        """Take over news of a leader, unless something newer is known.
+
+        ``is_decided``: the controller says so, address included. Others know of a leader's node and
+        epoch, and its address may be that of an earlier process.
+        """
         view = self._topics.get(key.topic)
         if view is None or key.partition >= len(view.partitions):
             return
         known = view.partitions[key.partition]
-        if leader.epoch > known.leader.epoch or (leader.epoch == known.leader.epoch and known.leader.endpoint is None):
+        has_address = known.leader.endpoint is not None and not (
+            is_decided and leader.endpoint != known.leader.endpoint
+        )
+        if leader.epoch > known.leader.epoch or (leader.epoch == known.leader.epoch and not has_address):
             known.leader = leader
             view.choose_again()
             self._leader_changed(key)
@@ -470,7 +477,7 @@ class Metadata:
             return None
         found = PartitionLeader(reply.leader_node, reply.leader_epoch, Endpoint(reply.host, reply.port))
         self.nodes[found.node] = Endpoint(reply.host, reply.port)
-        self.learn_leader(key, found)
+        self.learn_leader(key, found, is_decided=True)
         return found
 
     async def _look_for_newer(self, key: TopicPartition, epoch: int) -> PartitionLeader | None:
