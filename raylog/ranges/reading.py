@@ -241,8 +241,8 @@ class RangeReader:
             if time.monotonic() > deadline:
                 raise self._stuck(partition, position)
             news = threading.Event()
-            self._fetcher.when_news(news.set)
-            news.wait(1.0)
+            with self._fetcher.news(news.set):
+                news.wait(1.0)
 
     # -------------------------------------------------------------- trouble
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from raw_requests import eventually
 from scripted_cluster import FETCH, LIST_OFFSETS, ScriptedCluster
 
 from raylog.client.background import background
+from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.sync import Consumer
 from raylog.errors import ClosedError, ConfigError, SerializationError, kafka_error
 from raylog.records.batch import BatchView, stamp
@@ -62,6 +64,25 @@ def from_start(cluster: ScriptedCluster, *keys: tuple[str, int], **options: Any)
     consumer = Consumer(cluster.address, auto_offset_reset="earliest", **options)
     consumer.assign(keys or [("t", 0)])
     return consumer
+
+
+def test_polls_of_a_silent_topic_leave_nothing_behind(scripted: Any) -> None:
+    """A consumer that polls ten times a second for a day may not gather a million callbacks."""
+    cluster = scripted()
+    with from_start(cluster, ("t", 0)) as consumer:
+        for _ in range(20):
+            assert consumer.poll(0.002) is None
+        assert not consumer._core().fetcher._waiters
+    coroutine_consumer = AsyncConsumer(cluster.address, auto_offset_reset="earliest")
+
+    async def poll() -> None:
+        coroutine_consumer.assign([TopicPartition("t", 0)])
+        for _ in range(20):
+            assert await coroutine_consumer.poll(0.002) is None
+        assert not coroutine_consumer._opened().fetcher._waiters
+        await coroutine_consumer.close()
+
+    asyncio.run(poll())
 
 
 def test_without_a_controller_a_consumer_goes_on_at_the_leader_that_the_old_one_names(scripted: Any) -> None:

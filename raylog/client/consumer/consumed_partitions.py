@@ -13,7 +13,8 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from kio.schema.errors import ErrorCode
 
@@ -35,7 +36,7 @@ class ConsumedPartitions(ABC):
         self.partitions: dict[TopicPartition, ConsumedPartition] = {}
         self.buffer: deque[Chunk] = deque()
         self._buffered_bytes = 0
-        self._waiters: list[Callable[[], None]] = []
+        self._waiters: dict[Callable[[], None], None] = {}  # in the order in which they came
         self._stopped = False
         self.has_duty: Callable[[], bool] = lambda: False  # whether a poll has something else to do; from any thread
         self.committed: Committed | None = None
@@ -123,20 +124,27 @@ class ConsumedPartitions(ABC):
             return True
         return any(not chunk.partition.paused for chunk in self.buffer)
 
-    def when_news(self, callback: Callable[[], None]) -> None:
-        """Call back once when there is (or may be) something new, at once if there is now. Any
-        thread calls it.
+    @contextmanager
+    def news(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Meanwhile, call back once when there is (or may be) something new, at once if there is
+        now. Any thread enters it.
         """
         with self.lock:
-            if not self.has_news() and not self._stopped:
-                self._waiters.append(callback)
-                return
-        callback()
+            waits = not self.has_news() and not self._stopped
+            if waits:
+                self._waiters[callback] = None
+        if not waits:
+            callback()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._waiters.pop(callback, None)
 
     def notify(self) -> None:
         """Wake who waits for news, in the loop."""
         with self.lock:
-            waiters, self._waiters = self._waiters, []
+            waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             waiter()
 

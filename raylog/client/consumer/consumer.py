@@ -398,10 +398,10 @@ class AsyncConsumer:
             if core.group is not None:
                 core.group.set_polling(True)
             news = asyncio.Event()
-            core.fetcher.when_news(news.set)
             try:
-                async with asyncio.timeout(left):
-                    await news.wait()
+                with core.fetcher.news(news.set):
+                    async with asyncio.timeout(left):
+                        await news.wait()
             except TimeoutError:
                 return take()
 

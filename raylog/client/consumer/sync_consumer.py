@@ -272,8 +272,8 @@ class Consumer:
                 if group is not None:
                     group.set_polling(True)
                 news = threading.Event()
-                core.fetcher.when_news(news.set)
-                news.wait(left)
+                with core.fetcher.news(news.set):
+                    news.wait(left)
                 if group is not None and not self._closing:
                     self._attend(group)
                 taken = take()
