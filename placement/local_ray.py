@@ -62,11 +62,10 @@ def flags_of_raylets(flag: str) -> set[str]:
     raylets.
     """
     found = set()
-    for process in psutil.process_iter(["name", "cmdline"]):
+    for process in psutil.process_iter(["name"]):
         if process.info["name"] == "raylet":
-            found |= {
-                each.removeprefix(f"{flag}=") for each in process.info["cmdline"] or () if each.startswith(f"{flag}=")
-            }
+            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+                found |= {each.removeprefix(f"{flag}=") for each in process.cmdline() if each.startswith(f"{flag}=")}
     return found - {""}
 
 

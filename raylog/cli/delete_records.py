@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
-from raylog.cli.output import AsJson, print_json, print_text
+from raylog.cli.output import AsJson, place, print_json, print_text
+from raylog.cli.reassign import named
 from raylog.errors import ConfigError, RaylogError
 from raylog.types import TopicPartition
 
@@ -65,12 +66,12 @@ def delete_records(
             except RaylogError as error:
                 failed[key] = error
     if as_json:
-        done = [{**_plain(key), "low_watermark": low_watermark} for key, low_watermark in deleted.items()]
-        print_json({"deleted": done, "failed": [{**_plain(key), "error": str(failed[key])} for key in failed]})
+        done = [{**place(key), "low_watermark": low_watermark} for key, low_watermark in deleted.items()]
+        print_json({"deleted": done, "failed": [{**place(key), "error": str(failed[key])} for key in failed]})
     else:
         print_text("Records delete operation completed:")
-        print_text(*(f"partition: {_named(key)}\tlow_watermark: {deleted[key]}" for key in deleted))
-        print_text(*(f"partition: {_named(key)}\terror: {error}" for key, error in failed.items()))
+        print_text(*(f"partition: {named([key])}\tlow_watermark: {deleted[key]}" for key in deleted))
+        print_text(*(f"partition: {named([key])}\terror: {error}" for key, error in failed.items()))
     if failed:
         raise typer.Exit(1)
 
@@ -95,13 +96,5 @@ def offsets_of(text: str) -> dict[TopicPartition, int]:
     offsets = dict(listed)
     twice = sorted(key for key, count in Counter(key for key, _ in listed).items() if count > 1)
     if twice:
-        raise ConfigError(f"the offsets name {', '.join(map(_named, twice))} twice")
+        raise ConfigError(f"the offsets name {named(twice)} twice")
     return offsets
-
-
-def _named(key: TopicPartition) -> str:
-    return f"{key.topic}-{key.partition}"
-
-
-def _plain(key: TopicPartition) -> dict[str, Any]:
-    return {"topic": key.topic, "partition": key.partition}

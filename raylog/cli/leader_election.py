@@ -11,13 +11,13 @@ import json
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from kio.schema.errors import ErrorCode
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
-from raylog.cli.output import AsJson, print_json, print_text
+from raylog.cli.output import AsJson, place, print_json, print_text
 from raylog.errors import ConfigError, RaylogError
 from raylog.types import TopicPartition
 
@@ -87,9 +87,9 @@ def _print_results(
     if as_json:
         print_json(
             {
-                "elected": [_plain(each) for each in done],
-                "already_elected": [_plain(each) for each in valid],
-                "failed": [{**_plain(each), "error": str(error)} for each, error in failed.items()],
+                "elected": [place(each) for each in done],
+                "already_elected": [place(each) for each in valid],
+                "failed": [{**place(each), "error": str(error)} for each, error in failed.items()],
             }
         )
     else:
@@ -113,10 +113,6 @@ def partitions_of(text: str) -> list[TopicPartition]:
         raise ConfigError(
             f'not {{"partitions": [{{"topic": …, "partition": …}}]}}: {type(error).__name__} {error}'
         ) from None
-
-
-def _plain(each: TopicPartition) -> dict[str, Any]:
-    return {"topic": each.topic, "partition": each.partition}
 
 
 def _joined(partitions: Iterable[TopicPartition]) -> str:

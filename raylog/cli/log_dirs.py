@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
-from raylog.cli.output import AsJson, notice, print_json, print_text
+from raylog.cli.output import AsJson, comma_joined, notice, print_json, print_text
 from raylog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def log_dirs(
         wanted = live if broker_list is None else brokers_of(broker_list)
         if missing := sorted(set(wanted) - set(live)):
             raise ConfigError(
-                f"--broker-list: {_joined(missing)} is no broker that is there; those that are: {_joined(live)}"
+                f"--broker-list: {comma_joined(missing)} is no broker that is there; those that are: {comma_joined(live)}"
             )
         if not as_json:
             print_text("Querying brokers for log directories information")
@@ -57,14 +57,14 @@ def log_dirs(
     silent = sorted((holding & set(wanted)) - set(found))
     told = [each for each in wanted if each not in silent]
     if not as_json:
-        print_text(f"Received log directory information from brokers {_joined(told)}")
+        print_text(f"Received log directory information from brokers {comma_joined(told)}")
     brokers = [
         {"broker": each, "logDirs": [_plain(log_dir, topics) for _, log_dir in sorted(found.get(each, {}).items())]}
         for each in told
     ]
     print_json({"brokers": brokers, "version": 1})
     if silent:
-        notice(f"brokers {_joined(silent)} hold replicas and do not answer")
+        notice(f"brokers {comma_joined(silent)} hold replicas and do not answer")
         raise typer.Exit(1)
 
 
@@ -91,7 +91,3 @@ def _plain(log_dir: LogDir, topics: Collection[str] | None) -> dict[str, Any]:
         "error": None if log_dir.error is None else str(log_dir.error),
         "logDir": log_dir.path,
     }
-
-
-def _joined(brokers: Collection[int]) -> str:
-    return ",".join(map(str, brokers))

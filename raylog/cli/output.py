@@ -26,6 +26,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from raylog.types import TopicPartition
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of text.")]
 
 
@@ -83,6 +85,16 @@ def text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
         return {name: value.decode()}
     except UnicodeDecodeError:
         return {f"{name}Base64": base64.b64encode(value).decode()}
+
+
+def place(key: TopicPartition) -> dict[str, Any]:
+    """A partition in a document, by Kafka's names."""
+    return {"topic": key.topic, "partition": key.partition}
+
+
+def comma_joined(numbers: Iterable[int]) -> str:
+    """Ids as Kafka's tools print them."""
+    return ",".join(map(str, numbers))
 
 
 def _plain(value: object) -> object:

@@ -1,9 +1,9 @@
 """``raylog perf``: how fast a cluster takes and gives records, measured from here by the headline
 calls.
 
-``produce`` sends with ``send_batch``, ``consume`` reads with ``poll_batch``; the last line is that
-of Kafka's own perf tools. Figures are this process's: one producer or consumer, its machine's
-clock, the time from the first record to the last ack.
+``produce`` sends with ``send_batch``, ``consume`` reads with ``poll_batch``. Figures are this
+process's: one producer or consumer, its machine's clock, the time from the first record to the last
+ack.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
-from raylog.cli.output import AsJson, print_json, print_text
+from raylog.cli.output import AsJson, comma_joined, place, print_json, print_text
 from raylog.cli.remote import ClusterApp
 from raylog.errors import ConfigError, RaylogError
 from raylog.types import TopicPartition
@@ -231,11 +231,11 @@ def list_(
         print_text("Current partition reassignments:")
         for each, found in sorted(ongoing.items()):
             moves = [
-                f"{word} replicas: {_joined(brokers)}"
+                f"{word} replicas: {comma_joined(brokers)}"
                 for word, brokers in (("adding", found.adding), ("removing", found.removing))
                 if brokers
             ]
-            print_text(f"{named([each])}: replicas: {_joined(found.replicas)}. {'. '.join(moves)}.")
+            print_text(f"{named([each])}: replicas: {comma_joined(found.replicas)}. {'. '.join(moves)}.")
     else:
         print_text("No partition reassignments found.")
 
@@ -353,7 +353,7 @@ def _clearing(cleared: Cleared) -> list[str]:
         return []
     brokers, topics = cleared
     return [
-        f"Clearing broker-level throttles on broker{_plural(brokers)} {_joined(brokers)}",
+        f"Clearing broker-level throttles on broker{_plural(brokers)} {comma_joined(brokers)}",
         f"Clearing topic-level throttles on topic{_plural(topics)} {','.join(topics)}",
     ]
 
@@ -367,7 +367,7 @@ def named(partitions: Any) -> str:
 
 
 def _plain(partitions: Any) -> list[dict[str, Any]]:
-    return [{"topic": each.topic, "partition": each.partition} for each in sorted(partitions)]
+    return [place(each) for each in sorted(partitions)]
 
 
 def _failures(failed: Mapping[TopicPartition, RaylogError]) -> list[dict[str, Any]]:
@@ -375,7 +375,3 @@ def _failures(failed: Mapping[TopicPartition, RaylogError]) -> list[dict[str, An
         {"topic": each.topic, "partition": each.partition, "error": str(error)}
         for each, error in sorted(failed.items())
     ]
-
-
-def _joined(brokers: Sequence[int]) -> str:
-    return ",".join(map(str, brokers))

@@ -14,7 +14,7 @@ import typer
 from kio.schema.errors import ErrorCode
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
-from raylog.cli.output import AsJson, notice, print_json, print_text
+from raylog.cli.output import AsJson, comma_joined, notice, print_json, print_text
 from raylog.cli.remote import ClusterApp
 from raylog.errors import ConfigError, kafka_error
 
@@ -216,7 +216,7 @@ def partition_line(topic: str, partition: PartitionInfo) -> str:
     leader = "none" if partition.leader < 0 else str(partition.leader)
     return (
         f"\tTopic: {topic}\tPartition: {partition.partition}\tLeader: {leader}\t"
-        f"Replicas: {_joined(partition.replicas)}\tIsr: {_joined(partition.isr)}"
+        f"Replicas: {comma_joined(partition.replicas)}\tIsr: {comma_joined(partition.isr)}"
     )
 
 
@@ -267,7 +267,3 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
             f"--replica-assignment {text!r} is not of the form 0:1:2,1:2:0 (brokers of partition 0, of partition 1)"
         ) from None
     return dict(enumerate(replicas))
-
-
-def _joined(brokers: Iterable[int]) -> str:
-    return ",".join(map(str, brokers))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, open_consumer, open_producer
-from raylog.cli.output import print_json
+from raylog.cli.output import place, print_json
 from raylog.errors import RaylogError
 from raylog.types import TopicPartition
 
@@ -238,7 +238,7 @@ def _consume(consumer: Consumer, max_messages: int, stop: Stop, *, verbose: bool
         for record in records if verbose else ():
             tell(
                 "record_data",
-                **_place(_key(record)),
+                **place(_key(record)),
                 offset=record.offset,
                 key=_text(record.key),
                 value=_text(record.value),
@@ -254,7 +254,7 @@ def _tell_consumed(records: Sequence[Record]) -> dict[TopicPartition, int]:
     partitions = []
     for key, group in groupby(sorted(records, key=lambda record: (_key(record), record.offset)), _key):
         offsets = [record.offset for record in group]
-        partitions.append({**_place(key), "count": len(offsets), "minOffset": offsets[0], "maxOffset": offsets[-1]})
+        partitions.append({**place(key), "count": len(offsets), "minOffset": offsets[0], "maxOffset": offsets[-1]})
         ends[key] = offsets[-1] + 1
     tell("records_consumed", count=len(records), partitions=partitions)
     return ends
@@ -266,7 +266,7 @@ def _commit(consumer: Consumer, ends: dict[TopicPartition, int]) -> None:
         consumer.commit(ends)
     except RaylogError as error:
         failure = {"error": str(error)}
-    offsets = [{**_place(key), "offset": offset} for key, offset in ends.items()]
+    offsets = [{**place(key), "offset": offset} for key, offset in ends.items()]
     tell("offsets_committed", offsets=offsets, success=not failure, **failure)
 
 
@@ -274,12 +274,8 @@ def _key(record: Record) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
 
 
-def _place(key: TopicPartition) -> dict[str, Any]:
-    return {"topic": key.topic, "partition": key.partition}
-
-
 def _plain(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    return [_place(key) for key in sorted(partitions)]
+    return [place(key) for key in sorted(partitions)]
 
 
 def _text(value: bytes | None) -> str | None:

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 python=$PWD/.venv/bin/python
 home=$PWD/build/aarch64
 rm -rf "$home"
-mkdir -p "$home/debs" "$home/root" "$home/qemu"
+mkdir -p "$home/debs" "$home/sysroot" "$home/qemu"
 if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
     echo "make aarch64 needs apt-get as root, for Debian's qemu-user-static and its Python for arm64" >&2
     exit 1
@@ -24,14 +24,14 @@ apt-get update -qq
         libgcc-s1 libstdc++6 libbz2-1.0 liblzma5 libcrypt1 libuuid1 libsqlite3-0; do
         apt-get download -qq -o APT::Sandbox::User=root "$package:arm64"
     done
-    for each in *arm64.deb; do dpkg -x "$each" ../root; done
+    for each in *arm64.deb; do dpkg -x "$each" ../sysroot; done
 )
 RAYLOG_TARGET=aarch64 "$python" -m uv build --quiet --wheel --out-dir "$home" .
 "$python" -m uv pip install --quiet --python-platform aarch64-manylinux_2_28 --python-version 3.11 --target "$home/site" \
     "$home"/raylog-*aarch64.whl pyarrow pytest pytest-timeout hypothesis kafka-python numpy
 emulated() {
     PYTHONPATH=$home/site PYTHONDONTWRITEBYTECODE=1 \
-        "$home/qemu/usr/bin/qemu-aarch64-static" -L "$home/root" "$home/root/usr/bin/python3.11" "$@"
+        "$home/qemu/usr/bin/qemu-aarch64-static" -L "$home/sysroot" "$home/sysroot/usr/bin/python3.11" "$@"
 }
 cp -r tests/records tests/support tests/conftest.py "$home"
 cd "$home"
