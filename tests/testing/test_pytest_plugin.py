@@ -73,7 +73,8 @@ import sys
 
 def test_mine():
     found = [name for name in sys.modules if name.partition(".")[0] in ("raylog", "kio", "ray")]
-    assert sorted(found) == ["raylog", "raylog.lazy_names", "raylog.testing", "raylog.testing.pytest_plugin"]
+    lazy = ["raylog", "raylog.lazy_names", "raylog.testing", "raylog.testing.pytest_plugin"]
+    assert sorted(found) == [*lazy, "raylog.version"]
 """
     output = run(tmp_path, text)
     assert "1 passed" in output, output
