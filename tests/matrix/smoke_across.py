@@ -4,6 +4,7 @@ argument.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,8 @@ def main(python: str) -> None:
         with cluster.admin() as admin:
             admin.create_topics([NewTopic("smoke", 2, 3)])
         command = [python, "-c", PROGRAM, Path(folder) / "data", cluster.bootstrap_servers()]
-        done = subprocess.run(command, capture_output=True, text=True)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     print(f"a client on Python {done.stdout.strip()} without Ray, by folder and by listener", file=sys.stderr)
 
