@@ -5,7 +5,8 @@ The library has no Python in it, so one wheel serves every supported Python (``p
 build. Where nothing compiles the build goes on without the library, says so, and raylog converts records by its packaged codec
 instead (``raylog doctor`` shows which).
 
-``$RAYLOG_TARGET`` names another processor to build a Linux wheel for, by ``ziglang``: ``RAYLOG_TARGET=aarch64 python -m build``.
+``$RAYLOG_TARGET`` names another platform to build a wheel for, by ``ziglang``: a processor for Linux, as in
+``RAYLOG_TARGET=aarch64 python -m build``, or ``macos-arm64`` or ``macos-x86_64``.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ from setuptools.command.build_ext import build_ext
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
+MACOS = {  # the names of ziglang and of wheels, each with the oldest macOS that CPython 3.11 to 3.13 run on
+    "macos-arm64": ("aarch64-macos.11.0", "macosx_11_0_arm64"),
+    "macos-x86_64": ("x86_64-macos.10.13", "macosx_10_13_x86_64"),
+}
+
+
 def target() -> str:
-    """The processor that the library is for."""
+    """The processor that the library is for, or the name of a macOS."""
     return os.environ.get("RAYLOG_TARGET") or platform.machine()
 
 
@@ -40,7 +47,8 @@ def is_crossed() -> bool:
 
 def compilers() -> list[list[str]]:
     """The commands to try, best first."""
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{target()}-linux-gnu.2.17"]
+    zig_target, _ = MACOS.get(target(), (f"{target()}-linux-gnu.2.17", ""))
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", zig_target]
     zigs = [zig] if sys.platform == "linux" and importlib.util.find_spec("ziglang") is not None else []
     if is_crossed():
         return zigs
@@ -86,7 +94,8 @@ class PlainLibraryWheel(bdist_wheel):
     """A wheel for every Python of this platform."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", f"linux_{target()}" if is_crossed() else super().get_tag()[2]
+        _, of_macos = MACOS.get(target(), ("", f"linux_{target()}"))
+        return "py3", "none", of_macos if is_crossed() else super().get_tag()[2]
 
 
 # ------------------------------------------------------------------ the backend's hooks

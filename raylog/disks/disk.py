@@ -73,6 +73,7 @@ _IN_A_BLANK_FOLDER = frozenset(
 _CONFIG_PREFIX = "config."
 Configs = tuple[tuple[str, str], ...]
 """Brokers' configs by name, sorted."""
+_BOOT_OF_THIS_PROCESS = str(uuid.uuid4())
 _T = TypeVar("_T")
 _changing = threading.Lock()  # in memory; on a disk the folder itself is locked, as other processes change it, too
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -154,9 +155,13 @@ def new_id() -> uuid.UUID:
 
 def boot_id() -> str:
     """The kernel's id of this boot: equal before and after means that the page cache was not lost
-    in between.
+    in between. Where the kernel has none (macOS), each process has an id of its own, as if the
+    machine had started with it.
     """
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except FileNotFoundError:
+        return _BOOT_OF_THIS_PROCESS
 
 
 def free_bytes(path: Path) -> int:

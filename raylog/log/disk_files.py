@@ -21,6 +21,7 @@ from raylog.log.files import Buffer, File, Files, Lock, NotInMemory
 _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
 _LOAD_BYTES = 1 << 20  # at least so much is loaded; so much of what follows is begun, for a reader that goes on
 _PIECE_BYTES = 1 << 20  # of the buffer through which bytes are loaded
+_flush = getattr(os, "fdatasync", os.fsync)  # macOS has fsync alone
 
 
 class DiskFile:
@@ -32,7 +33,7 @@ class DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         self.path = path
         self._descriptor = os.open(path, flags, 0o644)
-        self._knows_memory = True  # until the file system says that it cannot tell
+        self._knows_memory = hasattr(os, "RWF_NOWAIT")  # and until the file system says that it cannot tell
 
     def read_at(self, position: int, size: int, *, in_memory: bool = False) -> bytes | bytearray:
         if in_memory and self._knows_memory:
@@ -98,7 +99,7 @@ class DiskFile:
         os.ftruncate(self._descriptor, size)
 
     def flush(self) -> None:
-        os.fdatasync(self._descriptor)
+        _flush(self._descriptor)
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -190,7 +191,8 @@ class DiskFiles:
         try:
             size = max(size, _LOAD_BYTES)
             end = position + size
-            os.posix_fadvise(descriptor, position, size + _LOAD_BYTES, os.POSIX_FADV_WILLNEED)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, position, size + _LOAD_BYTES, os.POSIX_FADV_WILLNEED)
             piece = bytearray(min(size, _PIECE_BYTES))
             while position < end:
                 got = os.preadv(descriptor, (memoryview(piece)[: end - position],), position)

@@ -422,7 +422,12 @@ static uint32_t crc32c_bytes(const uint8_t *p, int64_t size) {
 }
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(const uint8_t *p, int64_t size) {
+#if defined(__clang__)
+#define SSE42 "sse4.2,crc32" /* of two features for clang, and of one for GCC before 11 */
+#else
+#define SSE42 "sse4.2"
+#endif
+__attribute__((target(SSE42))) static uint32_t crc32c_sse42(const uint8_t *p, int64_t size) {
     uint64_t crc = 0xFFFFFFFFu;
     for (; size >= 8; size -= 8, p += 8) {
         uint64_t word;

@@ -37,7 +37,11 @@ class ProcessUsage:
             if self._loop_s is not None and len(_IN_THIS_PROCESS) == 1:
                 busy = min(1_000, round((loop_s - self._loop_s) / passed_s * 1_000))
         self._wall_s, self._cpu_s, self._loop_s = wall_s, cpu_s, loop_s
-        return Heartbeat(cpu, _resident_bytes(), len(os.sched_getaffinity(0)), busy, loads)
+        return Heartbeat(cpu, _resident_bytes(), _cores(), busy, loads)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _resident_bytes() -> int:

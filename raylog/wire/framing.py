@@ -60,7 +60,8 @@ POOLED_BYTES_MAX: Final = 16 * 1024 * 1024  # kept per thread for reuse: what so
 WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
 JOIN_BYTES_MAX: Final = 16 * 1024  # smaller buffers are joined before they are written
 
-_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
+_KEEPIDLE: Final[int] = getattr(socket, "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE")  # macOS
+_KEEPALIVE: Final = ((_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 """A machine that vanished without a word is noticed after 40 s on a link that has nothing to say."""
 
 _SIZE: Final = struct.Struct(">i")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,28 @@ def test_a_machine_without_a_compiler_gets_a_wheel_without_the_kernel_and_one_li
         "packaged codec (slower); the C kernel is not built: no C compiler was found when raylog was installed",
     ]
     assert run.stderr.count("several times slower") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "platform", "first_bytes"),
+    [
+        ("", "linux_x86_64", b"\x7fELF"),
+        ("aarch64", "linux_aarch64", b"\x7fELF"),
+        ("macos-arm64", "macosx_11_0_arm64", b"\xcf\xfa\xed\xfe\x0c\x00\x00\x01"),
+        ("macos-x86_64", "macosx_10_13_x86_64", b"\xcf\xfa\xed\xfe\x07\x00\x00\x01"),
+    ],
+)
+def test_without_a_compiler_ziglang_builds_the_kernel_for_this_and_for_other_platforms(
+    source: Path, tmp_path: Path, target: str, platform: str, first_bytes: bytes
+) -> None:
+    shutil.rmtree(source / "build", ignore_errors=True)
+    environment = os.environ | {"PATH": str(tmp_path), "CC": "", "RAYLOG_TARGET": target}
+    command = [sys.executable, "-m", "uv", "build", "--wheel", "--out-dir", tmp_path / "dist", source]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (built,) = (tmp_path / "dist").glob(f"raylog-*-py3-none-{platform}.whl")
+    assert zipfile.ZipFile(built).read("raylog/records/_kernel.so").startswith(first_bytes), done.stderr
 
 
 def test_an_installed_wheel_imports_all_three_and_no_bare_name(wheel: Path, tmp_path: Path) -> None:
