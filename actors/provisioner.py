@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog.actors.launch import ensure_controller
+from raylog.actors.node_work import cause_of, on_nodes
 from raylog.actors.ray_launcher import PROVISIONER_NAME
 from raylog.client.links.address import ClusterAddress
 from raylog.disks.disk import Disk, Reservation, decode_id
@@ -42,7 +42,6 @@ from raylog.wire.private import ClusterStatusRequest, DescribeQuorum, RegisterDi
 logger = logging.getLogger("raylog.provisioner")
 
 ROUND_S = 1.0
-TASK_TIMEOUT_S = 30.0
 CONTROLLER_START_S = 10.0  # then the round goes on without it
 REQUEST_TIMEOUT_S = 10.0
 CONTROLLER_ANSWER_S = 2.0
@@ -182,7 +181,7 @@ class RayNodes:
                 try:
                     self._endpoints[directory_id] = ray.get(asked)
                 except (RaylogError, ray.exceptions.RayError) as error:
-                    found[directory_id] = _cause(error)
+                    found[directory_id] = cause_of(error)
         here = {home.directory_id for home in homes}
         return {**{each: at for each, at in self._endpoints.items() if each in here}, **found}
 
@@ -236,35 +235,7 @@ def _registration(joined: JoinedDisk, disk: Disk) -> dict[str, Any]:
     }
 
 
-@ray.remote(num_cpus=0, max_retries=0)
-def _do(work: Callable[[], Any]) -> Any:
-    return work()
-
-
 def _on_nodes(work: Sequence[tuple[JoinedDisk, Callable[[], Any]]]) -> dict[uuid.UUID, Any]:
     """Each piece of work on its disk's node, all at once; what it returned or raised."""
-    asked: dict[uuid.UUID, Any] = {
-        joined.directory_id: _do.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(joined.node, soft=False)
-        ).remote(piece)
-        for joined, piece in work
-    }
-    ready, late = ray.wait(list(asked.values()), num_returns=len(asked), timeout=TASK_TIMEOUT_S)
-    for each in late:
-        ray.cancel(each)
-    found: dict[uuid.UUID, Any] = {}
-    for directory_id, each in asked.items():
-        if each not in ready:
-            found[directory_id] = ClusterError(f"its node did not answer within {TASK_TIMEOUT_S:.0f} s")
-            continue
-        try:
-            found[directory_id] = ray.get(each)
-        except (RaylogError, ray.exceptions.RayError) as error:
-            found[directory_id] = _cause(error)
-    return found
-
-
-def _cause(error: Exception) -> Exception:
-    """What a task or actor raised, without Ray's traceback in its text."""
-    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
-    return cause if isinstance(cause, Exception) else error
+    done = on_nodes([(joined.node, piece) for joined, piece in work])
+    return {joined.directory_id: each for (joined, _), each in zip(work, done, strict=True)}

@@ -11,7 +11,12 @@ where that is: by a resource ``raylog:folder:<directory id>:<path>`` of capacity
 (``advertisement``), blank folders included. Resources are told once, when a node starts; so they
 say which folder it is and nothing of what is in it.
 
-A Ray that was started without disk resources is pinned by the address instead: no group, and each
+A folder may be lent by a node that was started without such a resource (``lend``): the head keeps
+a note of it, and the disk's group reserves a share of the node's own ``node:<ip>``, which every Ray
+node has. Such a disk does not move by itself. Lent again on another node, it is given another
+group. A node that offers a disk by its resource counts before a note.
+
+An embedded cluster on a Ray without disk resources is pinned by the address: no group, and each
 actor takes 0.001 of the node's own ``node:<ip>``. The caller says so to the user once
 (``ADDRESS_PIN_NOTICE``).
 
@@ -48,7 +53,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raylog.disks.disk import encode_id
 from raylog.errors import ClusterError
+from raylog.placement.lending import LentDisk, LiveNode
 from raylog.placement.local_ray import python_of_workers
+from raylog.placement.ray_private import drop_note, keep_note, notes
 from raylog.placement.resources import (
     DISK_CAPACITY,
     FOLDER_PREFIX,
@@ -60,6 +67,10 @@ from raylog.placement.resources import (
 from raylog.types import SERVER_PROCESS
 
 ADDRESS_SHARE = 0.001
+LENT_DISK_SHARE = 0.02
+"""Of the node's own resource, so that fifty disks of a node can be lent."""
+LENT_ACTOR_SHARE = 0.0001
+"""The least that Ray counts: 200 actors for a disk."""
 WORKER_SETUP = "raylog.placement.worker_setup"
 ADDRESS_PIN_NOTICE = (
     "this Ray was started without disk resources: replicas are pinned by node address; start nodes with "
@@ -72,12 +83,13 @@ _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(8 << 20), "MALLOC_TRIM_THRESHOLD_": 
 RACK_LABELS = ("raylog/rack", "ray.io/availability-zone")
 """Labels of a Ray node that name its rack, the first that is there."""
 _GROUP_PREFIX = "raylog-disk-"
+_LENT_PREFIX = "lent:"
 
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedDisk:
     """A disk that a live Ray node offers. ``path``: where its folder is on that node, if the node
-    says so.
+    says so. ``is_lent``: by a note, not by a resource of its own.
     """
 
     directory_id: uuid.UUID
@@ -85,6 +97,16 @@ class AdvertisedDisk:
     node_ip: str
     path: Path | None = None
     rack: str | None = None
+    is_lent: bool = False
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What the disk's group reserves."""
+        return {f"node:{self.node_ip}": LENT_DISK_SHARE} if self.is_lent else _own_bundle(self.directory_id)
+
+
+def _own_bundle(directory_id: uuid.UUID) -> dict[str, float]:
+    return {disk_resource(directory_id): DISK_CAPACITY}
 
 
 def group_name(directory_id: uuid.UUID) -> str:
@@ -95,12 +117,11 @@ def group_name(directory_id: uuid.UUID) -> str:
 def advertised_disks() -> dict[uuid.UUID, AdvertisedDisk]:
     """The disks that live Ray nodes offer now, by directory id."""
     found: dict[uuid.UUID, AdvertisedDisk] = {}
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    for node in sorted(nodes, key=lambda each: str(each["NodeID"])):
-        if not node["Alive"]:
-            continue
+    racks: dict[LiveNode, str | None] = {}
+    for node in _live_nodes():
         labels = node.get("Labels") or {}
         rack = next((labels[label] for label in RACK_LABELS if labels.get(label)), None)
+        racks[LiveNode(node["NodeID"], node["NodeManagerAddress"])] = rack
         paths = dict(read_folder(name) for name in node["Resources"] if name.startswith(FOLDER_PREFIX))
         for name in node["Resources"]:
             if name.startswith(RESOURCE_PREFIX):
@@ -108,7 +129,47 @@ def advertised_disks() -> dict[uuid.UUID, AdvertisedDisk]:
                 found[directory_id] = AdvertisedDisk(
                     directory_id, node["NodeID"], node["NodeManagerAddress"], paths.get(directory_id), rack
                 )
+    for lent in _lent_disks():
+        nodes = [node for node in racks if node.address == lent.address]
+        if nodes and lent.directory_id not in found:
+            node_id = lent.node_id if lent.node_id in {node.node_id for node in nodes} else nodes[0].node_id
+            rack = racks[LiveNode(node_id, lent.address)]
+            found[lent.directory_id] = AdvertisedDisk(
+                lent.directory_id, node_id, lent.address, lent.path, rack, is_lent=True
+            )
     return found
+
+
+def live_nodes() -> list[LiveNode]:
+    """The Ray nodes that are alive."""
+    return [LiveNode(node["NodeID"], node["NodeManagerAddress"]) for node in _live_nodes()]
+
+
+def lend(disk: LentDisk) -> None:
+    """Note that the node offers the disk from now on. Earlier notes of the disk, and of its folder,
+    are replaced.
+    """
+    keep_note(_LENT_PREFIX + str(disk.directory_id), disk.note())
+    for each in _lent_disks():
+        if (each.address, each.path) == (disk.address, disk.path) and each.directory_id != disk.directory_id:
+            drop_note(_LENT_PREFIX + str(each.directory_id))
+
+
+def reclaim(address: str, path: Path) -> bool:
+    """Lend that folder of the node at the address no longer. Whether it was lent."""
+    lent = [each for each in _lent_disks() if (each.address, each.path) == (address, path)]
+    for each in lent:
+        drop_note(_LENT_PREFIX + str(each.directory_id))
+    return bool(lent)
+
+
+def _lent_disks() -> list[LentDisk]:
+    return [LentDisk.of_note(uuid.UUID(key), note) for key, note in sorted(notes(_LENT_PREFIX).items())]
+
+
+def _live_nodes() -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in sorted(nodes, key=lambda each: str(each["NodeID"])) if node["Alive"]]
 
 
 def find_group(directory_id: uuid.UUID) -> PlacementGroup | None:
@@ -121,15 +182,20 @@ def find_group(directory_id: uuid.UUID) -> PlacementGroup | None:
 
 
 def ensure_group(directory_id: uuid.UUID, *, timeout_s: float = 10) -> PlacementGroup:
-    """The disk's placement group, made if missing, with its resource reserved.
+    """The disk's placement group, made if missing, with its resource reserved. A group on what no
+    node offers the disk by any more is replaced.
 
     Raises ClusterError if no live node offers the disk within ``timeout_s``; the group stays
     pending, and is placed when one does.
     """
     group = find_group(directory_id)
+    offered = advertised_disks().get(directory_id)
+    if group is not None and offered is not None and group.bundle_specs[0].keys() != offered.bundle.keys():
+        remove_placement_group(group)
+        group = None
     if group is None:
         group = placement_group(
-            [{disk_resource(directory_id): DISK_CAPACITY}],
+            [_own_bundle(directory_id) if offered is None else offered.bundle],
             strategy="STRICT_PACK",
             name=group_name(directory_id),
             lifetime="detached",
@@ -137,7 +203,7 @@ def ensure_group(directory_id: uuid.UUID, *, timeout_s: float = 10) -> Placement
     if not group.wait(timeout_s):
         raise ClusterError(
             f"no live Ray node offers disk {encode_id(directory_id)}: start its node with "
-            f"--resources='{{\"{disk_resource(directory_id)}\": {DISK_CAPACITY}}}'"
+            f"--resources='{{\"{disk_resource(directory_id)}\": {DISK_CAPACITY}}}', or lend its folder again"
         )
     return group
 
@@ -175,7 +241,8 @@ def actor_options(
         if python is not None:
             options["runtime_env"]["py_executable"] = f"{shlex.quote(python)} -P -m {WORKER_SETUP}"
         return options | {"resources": {f"node:{node_ip}": ADDRESS_SHARE}, "scheduling_strategy": "DEFAULT"}
-    strategy = PlacementGroupSchedulingStrategy(
-        placement_group=group or ensure_group(directory_id, timeout_s=timeout_s), placement_group_bundle_index=0
-    )
-    return options | {"resources": {disk_resource(directory_id): 1}, "scheduling_strategy": strategy}
+    group = group or ensure_group(directory_id, timeout_s=timeout_s)
+    (resource,) = group.bundle_specs[0]
+    share = 1 if resource == disk_resource(directory_id) else LENT_ACTOR_SHARE
+    strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
+    return options | {"resources": {resource: share}, "scheduling_strategy": strategy}

@@ -1,7 +1,8 @@
 """Every use of Ray's private names, for Ray 2.37 and later: nothing else in raylog touches them.
 
 Ray has no public way to ask a head a question with a deadline, to learn which token its own client
-would offer, to start a node with another worker script, or to see which nodes are draining.
+would offer, to start a node with another worker script, to see which nodes are draining, or to keep
+a note with the head.
 Tokens came with Ray 2.52, so what asks for them says "none" before it. A name that a later Ray no
 longer has is a RayError that says so. Importing this module does not import Ray.
 """
@@ -176,3 +177,26 @@ def logs_folder() -> Path | None:
     """Where this node's processes log; None if this process knows of no node."""
     node = _private("ray._private.worker")._global_node
     return None if node is None else Path(node.get_logs_dir_path())
+
+
+# ------------------------------------------------------------------ notes that the head keeps
+
+_NOTES = "ray.experimental.internal_kv"
+_NOTES_NAMESPACE = b"raylog"
+
+
+def keep_note(key: str, note: bytes) -> None:
+    """Have the head keep it for as long as it keeps its actors; an earlier one is replaced."""
+    _private(f"{_NOTES}:_internal_kv_put")(key.encode(), note, overwrite=True, namespace=_NOTES_NAMESPACE)
+
+
+def drop_note(key: str) -> None:
+    """Nothing if there is none."""
+    _private(f"{_NOTES}:_internal_kv_del")(key.encode(), namespace=_NOTES_NAMESPACE)
+
+
+def notes(prefix: str) -> dict[str, bytes]:
+    """Those whose keys begin so, by the rest of the key."""
+    keys = _private(f"{_NOTES}:_internal_kv_list")(prefix.encode(), namespace=_NOTES_NAMESPACE)
+    kept = {key: _private(f"{_NOTES}:_internal_kv_get")(key, namespace=_NOTES_NAMESPACE) for key in keys}
+    return {key.decode().removeprefix(prefix): note for key, note in kept.items() if note is not None}

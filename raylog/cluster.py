@@ -225,6 +225,20 @@ def _server(actor: dict[str, Any]) -> tuple[int, Endpoint]:
     return actor["node_id"], Endpoint(host, int(port))
 
 
+def use_ray(ray_address: str | None, timeout_s: float) -> None:
+    """Connect this process to a Ray that runs, unless it is. Raises RayError for one that cannot be
+    used.
+    """
+    ray_timeout_s = min(CONNECT_TIMEOUT_S, timeout_s)
+    if is_connected():
+        check_connected_ray(ray_address, ray_timeout_s)
+        return
+    address = ray_address or running_ray()
+    if address is None:
+        raise RayError("no Ray runs on this machine: start one with `ray start --head`, or name one elsewhere")
+    connect_ray(address, ray_timeout_s)
+
+
 def arrange(
     disks: int,
     *,
@@ -248,14 +262,7 @@ def arrange(
         raise ClusterError(f"a cluster has one controller or three, not {controllers}")
     brokers_configs = for_all_brokers(configs)
     need("ray", "raylog.arrange()")
-    ray_timeout_s = min(CONNECT_TIMEOUT_S, timeout_s)
-    if is_connected():
-        check_connected_ray(ray_address, ray_timeout_s)
-    else:
-        address = ray_address or running_ray()
-        if address is None:
-            raise RayError("no Ray runs on this machine: start one with `ray start --head`, or name one elsewhere")
-        connect_ray(address, ray_timeout_s)
+    use_ray(ray_address, timeout_s)
     import ray
 
     order = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ from raylog.disks.disk import Disk, differs, set_listeners, with_controllers
 from raylog.disks.embedded import existing_disks, prepare_disks
 from raylog.disks.quorum_disks import quorum_disks
 from raylog.embedded_controllers import start_controllers
-from raylog.errors import ClusterError
+from raylog.errors import ClusterError, ConfigError
 from raylog.extras import need
 from raylog.launcher import LauncherProcess
+from raylog.placement.lending import Folders
 from raylog.readiness import await_brokers, await_voters
 from raylog.server.start_configs import set_for_all
 from raylog.starting import Start
@@ -43,6 +45,7 @@ from raylog.wire.private import RegisterDisks
 def init(
     folder: str | Path = DEFAULT_FOLDER,
     *,
+    disks: Mapping[str, Folders] | None = None,
     brokers: int = 3,
     disks_per_broker: int = 1,
     controllers: int | None = None,
@@ -78,6 +81,11 @@ def init(
     dashboard, a small object store). "local" always starts one; anything else is Ray's address. A
     Ray that is started here prints nothing of its workers unless ``log_to_driver`` is set.
 
+    ``disks``, such as ``{"10.0.0.7": "/data/disk", "10.0.0.8": ["/a", "/b"]}``, has nodes of a Ray
+    that runs lend these folders to the cluster instead. Each such node is a broker, and is named by
+    its address or the beginning of Ray's id of it. ``controllers`` None means three if there are
+    three such nodes. Beside it, ``configs``, ``name``, ``ray_address`` and ``timeout_s`` count.
+
     ``init`` waits as long as the start makes progress: processes come up, logs are opened, bytes
     are recovered. The logger "raylog.start" reports the progress at level INFO. Raises DiskError
     for a folder that cannot be used, RayError for a Ray that cannot be used or does not answer
@@ -85,21 +93,13 @@ def init(
     ``timeout_s`` seconds; its message says what stands still.
     """
     need("ray", "raylog.init()")
-    return start_cluster(
-        folder,
-        Start(timeout_s, logging.getLogger("raylog.start").info),
-        brokers=brokers,
-        disks_per_broker=disks_per_broker,
-        controllers=controllers,
-        racks=racks,
-        listeners=listeners,
-        advertised_listeners=advertised_listeners,
-        configs=_told(configs),
-        name=name,
-        host=host,
-        ray_address=ray_address,
-        log_to_driver=log_to_driver,
-    )
+    start, told = Start(timeout_s, logging.getLogger("raylog.start").info), _told(configs)
+    both: dict[str, Any] = {"controllers": controllers, "configs": told, "name": name, "ray_address": ray_address}
+    embedded: dict[str, Any] = {"brokers": brokers, "disks_per_broker": disks_per_broker, "racks": racks, "host": host}
+    embedded |= {"listeners": listeners, "advertised_listeners": advertised_listeners, "log_to_driver": log_to_driver}
+    if disks is not None:
+        return _on_nodes(disks, start, {"folder": folder, **embedded}, **both)
+    return start_cluster(folder, start, **embedded, **both)
 
 
 def start_cluster(
@@ -162,6 +162,29 @@ def start_cluster(
             await_voters(cluster, len(homes), start)
         clusters[home] = cluster
         return cluster
+
+
+def _on_nodes(
+    disks: Mapping[str, Folders],
+    start: Start,
+    embedded: Mapping[str, Any],
+    *,
+    controllers: int | None,
+    configs: ServerProperties,
+    name: str,
+    ray_address: str | None,
+) -> Cluster:
+    """``start_on_nodes``; ConfigError if anything is set that only an embedded cluster has."""
+    defaults = {each.name: each.default for each in signature(init).parameters.values()}
+    refused = [each for each, value in embedded.items() if value != defaults[each]]
+    refused += ["listeners of configs"] if configs.listeners or configs.advertised_listeners else []
+    if refused:
+        raise ConfigError(f"{', '.join(refused)} cannot be given with disks of nodes: leave that out")
+    from raylog.lent_disks import start_on_nodes
+
+    return start_on_nodes(
+        disks, start, controllers=controllers, configs=configs.configs, name=name, ray_address=ray_address
+    )
 
 
 def _told(configs: Mapping[str, Any] | str | Path | None) -> ServerProperties:

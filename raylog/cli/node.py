@@ -1,4 +1,4 @@
-"""``raylog node``: what a Ray node says of its disks when it starts."""
+"""``raylog node``: what a Ray node says of its disks when it starts, or later."""
 
 from __future__ import annotations
 
@@ -69,6 +69,70 @@ def resources(
             configs=tuple(sorted(told.configs.items())),
         )
     )
+
+
+@app.command("lend")
+def lend(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders, one per disk, formatted or blank, or folders of such folders.")
+    ],
+    address: Annotated[
+        str | None, typer.Option(help="The head of this node's Ray, host:port.", show_default="the Ray that runs here")
+    ] = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds in which Ray has to answer.")] = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Lend folders of this Ray node, which runs and was started without resources for them.
+
+    The cluster on this Ray takes them in, as `raylog up --disks N` starts it. Ray's head keeps a note of each.
+    """
+    from raylog.cluster import use_ray
+    from raylog.disks.disk import encode_id
+
+    use_ray(address, timeout_s)
+    import ray
+
+    from raylog.actors.node_work import lend_folders
+
+    here = ray.get_runtime_context().get_node_id()
+    lent = lend_folders({here: [folder.absolute() for folder in disk_folders(folders)]})
+    if as_json:
+        print_json(
+            [
+                {"directory_id": encode_id(each.directory_id), "host": each.address, "path": str(each.path)}
+                for each in lent
+            ]
+        )
+        return
+    for each in lent:
+        typer.echo(f"{each.address} lends {each.path} ({encode_id(each.directory_id)})")
+
+
+@app.command("reclaim")
+def reclaim(
+    folder: Annotated[Path, typer.Argument(help="A folder that this node has lent.")],
+    address: Annotated[
+        str | None, typer.Option(help="The head of this node's Ray, host:port.", show_default="the Ray that runs here")
+    ] = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds in which Ray has to answer.")] = 30,
+) -> None:
+    """Lend a folder of this Ray node no longer.
+
+    Servers that run on it stay until the cluster is shut down; then nothing starts them again.
+    """
+    from raylog.cluster import use_ray
+
+    use_ray(address, timeout_s)
+    import ray
+
+    from raylog.placement import groups
+
+    node: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    if not groups.reclaim(node, folder.resolve()):
+        raise DiskError(
+            f"{folder} is not lent by {node}: give a folder that `raylog node lend` or init(disks=…) was given"
+        )
+    typer.echo(f"{node} lends {folder.resolve()} no longer")
 
 
 def disk_folders(folders: list[Path]) -> list[Path]:

@@ -28,6 +28,7 @@ from raylog.disks.disk import (
     open_disk,
     read_disk,
     read_reservation,
+    reserve_disk,
     with_controllers,
     write_reservation,
 )
@@ -60,6 +61,15 @@ def look(path: Path, directory_id: uuid.UUID) -> FolderFound:
     if disk.directory_id != directory_id:
         raise _other(path)
     return _formatted(disk)
+
+
+def offer(path: Path) -> tuple[uuid.UUID, Path]:
+    """The directory id of the folder's disk, which a blank folder is given, and where the folder
+    is.
+    """
+    folder = path.resolve()
+    disk = read_disk(folder)
+    return (disk or reserve_disk(folder)).directory_id, folder
 
 
 def promise(path: Path, reserved: Reservation, voters: Sequence[uuid.UUID]) -> Reservation:

@@ -18,7 +18,9 @@ from ray.util.state import get_actor, get_placement_group
 
 from raylog.disks.disk import format_disk, open_disk, read_reservation
 from raylog.errors import ClusterError, DiskError
+from raylog.placement import groups
 from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
+from raylog.placement.lending import LentDisk
 from raylog.placement.ray_start import started
 from raylog.placement.resources import NAMESPACE, advertisement, disk_resource, node_resources
 
@@ -50,12 +52,23 @@ def test_an_advertisement_leads_back_to_its_folder(tmp_path: Path, monkeypatch: 
     assert "_group_" not in name and " " not in name, "Ray would read a placement group into it"
     node = {"NodeID": "n", "Alive": True, "NodeManagerAddress": "10.0.0.1", "Resources": resources}
     monkeypatch.setattr(ray, "nodes", lambda: [node | {"Labels": {"ray.io/availability-zone": "zone-1"}}])
+    notes: dict[str, bytes] = {}
+    monkeypatch.setattr(groups, "notes", lambda prefix: notes)
     (disk,) = advertised_disks().values()
     assert disk.path == folder and disk.rack == "zone-1"
     monkeypatch.setattr(
         ray, "nodes", lambda: [node | {"Labels": {"raylog/rack": "r", "ray.io/availability-zone": "z"}}]
     )
     assert advertised_disks()[disk.directory_id].rack == "r"
+    lent = LentDisk(uuid.uuid4(), "an earlier node's", "10.0.0.1", Path("/lent"))
+    elsewhere = LentDisk(uuid.uuid4(), "m", "10.0.0.2", Path("/away"))
+    notes.update({str(each.directory_id): each.note() for each in (lent, elsewhere)})
+    notes[str(disk.directory_id)] = lent.note()
+    offered = advertised_disks()
+    assert offered.keys() == {disk.directory_id, lent.directory_id}, "a node that is away lends nothing"
+    assert not offered[disk.directory_id].is_lent, "its resource counts before a note"
+    found = offered[lent.directory_id]
+    assert (found.ray_node_id, found.path, found.rack, found.is_lent) == ("n", Path("/lent"), "r", True)
 
 
 def eventually(holds: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
