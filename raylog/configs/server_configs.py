@@ -31,6 +31,9 @@ HOSTS = (
     _of_hosts("awaited.requests.max", 10_000, "requests that wait in one process until a partition serves", 0),
     _of_hosts("cold.read.wait.ms", 500,
               "how long a consumer's fetch may wait for records that have to be read from the disk, if its own wait is shorter", 0),
+    BrokerConfig("connections.max.idle.ms", ConfigValueType.LONG, "600000",
+                 "a connection of a Kafka client that asks for nothing for this long is closed; -1: never",
+                 -1, LONG_MAX, is_of_hosts=True),
     _of_hosts("failed.log.retry.max.ms", 30_000, "the longest pause between two attempts to open a log or delete a folder"),
     _of_hosts("failed.log.retry.ms", 250, "pause after a log could not be opened or a folder not be deleted; doubled each time"),
     _of_hosts("fetch.max.bytes", 57_671_680, "bytes of records in one answer to a fetch of a client", 1_024),
@@ -49,6 +52,8 @@ HOSTS = (
                  "how often high watermarks are written to the disk and reported to the controller", 1, is_of_hosts=True),
     BrokerConfig("replica.lag.time.max.ms", ConfigValueType.LONG, "30000",
                  "how long a follower may lag before its leader takes it out of the in-sync replicas", 1, is_of_hosts=True),
+    _of_hosts("socket.request.max.bytes", 104_857_600,
+              "bytes of one request of a Kafka client; the connection of a larger one is closed", 1_024),
     _of_hosts("unknown.partition.wait.ms", 1_000, "how long any request waits for a partition that is not known here", 0),
     _of_hosts("walked.bytes.max", WALKED_BYTES_MAX, "a Produce with more bytes of records than this is checked in a thread", 0),
 )  # fmt: skip

@@ -82,7 +82,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "process.roles": _PROCESSES,
     "share.coordinator.state.topic.*": _NO_SHARE_GROUPS,
     "socket.receive.buffer.bytes": _BUFFERS,
-    "socket.request.max.bytes": "a request may have 64 MiB",
     "socket.send.buffer.bytes": _BUFFERS,
     "transaction.state.log.*": _NO_TRANSACTIONS,
     "zookeeper.*": "",
@@ -152,8 +151,9 @@ def _sorted(said: Mapping[str, str]) -> ServerProperties:
             raise ConfigError(f"{name} is refused: racks are said by --rack or racks=[…], one for each broker")
         elif name in AS_IT_IS:
             if left[name].strip().casefold() != AS_IT_IS[name].casefold():
-                why = reason_for(name) or "it is fixed in this version"
-                raise ConfigError(f"{name}={left[name]} is refused, it is {AS_IT_IS[name] or 'empty'} here: {why}")
+                raise ConfigError(
+                    f"{name}={left[name]} is refused, it is {AS_IT_IS[name] or 'empty'} here: {reason_for(name)}"
+                )
             del left[name]
         elif (reason := without_effect(name)) is not None:
             del left[name]

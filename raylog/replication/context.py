@@ -65,6 +65,8 @@ class HostConfig:
     unknown_partition_wait_ms: int = setting("unknown.partition.wait.ms")
     awaited_bytes_max: int = setting("awaited.bytes.max")
     awaited_requests_max: int = setting("awaited.requests.max")
+    connections_max_idle_ms: int = setting("connections.max.idle.ms")
+    socket_request_max_bytes: int = setting("socket.request.max.bytes")
 
 
 class HostContext:

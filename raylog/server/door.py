@@ -28,6 +28,7 @@ from raylog.errors import ClusterError
 from raylog.kafka.chain import Stage
 from raylog.kafka.context import EXTERNAL
 from raylog.kafka.table import FETCH, PRODUCE
+from raylog.replication.context import HostConfig
 from raylog.replication.events import FetchPartitionResult, FetchReply, ProducePartitionResult, ProduceReply
 from raylog.server.usual_requests import HEADER_BYTES, UsualFetch, UsualProduce, usual_fetch, usual_produce
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, slot_of
@@ -35,7 +36,7 @@ from raylog.wire import private
 from raylog.wire.frames import RequestHeader, decode_request_header
 from raylog.wire.framing import LARGE_FRAME_BYTES, Buffer
 from raylog.wire.handshake import Peer
-from raylog.wire.limits import LISTENER_LIMITS
+from raylog.wire.limits import LISTENER_LIMITS, idle_limit
 from raylog.wire.moved_connections import Channel, ChannelListener, Ended, Message, Moved
 from raylog.wire.request import Request
 from raylog.wire.server import Server
@@ -99,6 +100,14 @@ class Door:
             limits=LISTENER_LIMITS,
             listener=EXTERNAL,
             stages=stages,
+        )
+
+    def configured(self, config: HostConfig) -> None:
+        """Go by what the brokers' configs say now."""
+        self.server.limits = replace(
+            LISTENER_LIMITS,
+            idle_timeout_ms=idle_limit(config.connections_max_idle_ms),
+            request_bytes_max=config.socket_request_max_bytes,
         )
 
     def handlers(self) -> dict[int, Callable[[Request], None]]:

@@ -545,11 +545,11 @@ class ReplicaServer:
                 self._driver.handle(AlterPartitionAnswered(frame))
             case Welcome():
                 self._driver.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
-                self._driver.handle(ConfigsGiven(frame.controller_epoch, frame.configs))
+                self._configured(ConfigsGiven(frame.controller_epoch, frame.configs))
             case CopyRatesChanged():
                 self._driver.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
             case SettingsChanged():
-                self._driver.handle(ConfigsGiven(frame.controller_epoch, frame.configs))
+                self._configured(ConfigsGiven(frame.controller_epoch, frame.configs))
             case TopicsNamed():
                 self._groups.runtime.hear(frame)
             case Exit(_, reason):
@@ -559,6 +559,10 @@ class ReplicaServer:
                 pass  # for Brokers
             case _:
                 assert_never(frame)
+
+    def _configured(self, given: ConfigsGiven) -> None:
+        self._driver.handle(given)
+        self.door.configured(self._host.context.config)
 
     def _assigned(self, assignments: Iterable[Assignment]) -> None:
         events = []

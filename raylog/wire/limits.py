@@ -31,3 +31,11 @@ class Limits:
 
 LISTENER_LIMITS = Limits(idle_timeout_ms=600_000, connection_fetches_max=4, answers_bytes_max=256 << 20)
 """What Kafka clients may make a listener hold, where nothing else is configured."""
+
+NEVER = -1
+"""As ``connections.max.idle.ms``."""
+
+
+def idle_limit(connections_max_idle_ms: int) -> int | None:
+    """The ``idle_timeout_ms`` of that config."""
+    return None if connections_max_idle_ms < 0 else connections_max_idle_ms

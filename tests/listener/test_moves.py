@@ -251,6 +251,22 @@ def test_connections_elsewhere_count_and_may_always_come_back(
         assert one.ask(metadata(topic)).topics[0].name == topic
 
 
+def test_an_idle_connection_is_closed_at_the_broker_and_where_it_has_moved_to(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, moved, stays = new_topic((0,)), client(), client()
+    settle(running, moved, topic)
+    stays.ask(metadata())
+    assert elsewhere(running) == 1
+    with AdminClient(running.address) as admin:
+        admin.alter_configs(broker=0, set={"connections.max.idle.ms": "100"})
+        try:
+            for each in (stays, moved):
+                running.run(each.connection.wait_closed(), 60)
+        finally:
+            admin.alter_configs(broker=0, delete=["connections.max.idle.ms"])
+
+
 @contextmanager
 def connections_max(found: Router, count: int) -> Iterator[None]:
     limits = found.server.limits

@@ -387,6 +387,22 @@ def test_limits_change_while_a_broker_runs(running: InProcessCluster, client: Op
         eventually(lambda: router.server.limits == before, "the limits as before")
 
 
+def test_a_request_that_is_too_large_ends_its_connection(
+    running: InProcessCluster, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic = new_topic((1, 0))
+    router = running.launcher.servers[node_id(1, BROKER_SLOT)].router
+    with AdminClient(running.address) as admin:
+        admin.alter_configs(broker=1, set={"socket.request.max.bytes": "2000"})
+        try:
+            eventually(lambda: router.server.limits.request_bytes_max == 2_000, "the limit")
+            client(1).ask(produce(topic, {0: batch(bytes(1_000))}))
+            with pytest.raises(DisconnectedError):
+                client(1).ask(produce(topic, {0: batch(bytes(3_000))}))
+        finally:
+            admin.alter_configs(broker=1, delete=["socket.request.max.bytes"])
+
+
 # ------------------------------------------------------------------ the controller
 
 

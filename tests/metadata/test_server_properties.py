@@ -75,6 +75,7 @@ def test_the_server_properties_that_kafka_ships_are_taken_as_they_stand(file: Pa
         "log.retention.ms": "604800000",
         "log.segment.bytes": "1073741824",
         "log.retention.check.interval.ms": "300000",
+        "socket.request.max.bytes": "104857600",
     }
     assert (told.listeners, told.advertised_listeners) == (
         ("PLAINTEXT://:9092",),
