@@ -58,12 +58,15 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """A folder; ``problem`` is what keeps it from being used, in the words of its DiskError."""
+    """A folder; ``problem`` is what keeps it from being used, in the words of its DiskError, and
+    ``doubt`` a line about its file system.
+    """
 
     path: str
     free_bytes: int
     total_bytes: int
     problem: str | None
+    doubt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,10 +330,12 @@ def _check_disk(disk: DiskFacts) -> Finding:
     if disk.problem is not None:
         return Finding(name, Level.FAILURE, disk.problem, f"ls -ld {disk.path} && mount | grep -F {disk.path}")
     found = f"{disk.free_bytes / GIB:,.1f} GiB of {disk.total_bytes / GIB:,.1f} GiB free"
-    if disk.free_bytes >= DISK_FREE_BYTES_MIN:
-        return Finding(name, Level.OK, found)
-    remedy = "raylog topics alter TOPIC --config retention.bytes=N   # or a larger disk"
-    return Finding(name, Level.FAILURE, found + ", raylog wants 1 GiB", remedy)
+    if disk.free_bytes < DISK_FREE_BYTES_MIN:
+        remedy = "raylog topics alter TOPIC --config retention.bytes=N   # or a larger disk"
+        return Finding(name, Level.FAILURE, found + ", raylog wants 1 GiB", remedy)
+    if disk.doubt is not None:
+        return Finding(name, Level.WARNING, disk.doubt, f"findmnt -T {disk.path}")
+    return Finding(name, Level.OK, found)
 
 
 def _major_minor(version: str) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ import psutil
 
 from raylog.cli.checks import RAY_HEAD_PORT, DiskFacts, Facts, RayFacts
 from raylog.disks.disk import check_writable, read_disk
+from raylog.disks.filesystems import doubts
 from raylog.errors import DiskError, RaylogError
 from raylog.placement.local_ray import running_ray
 from raylog.records import kernel
@@ -109,7 +110,7 @@ def look_at_disk(folder: Path) -> DiskFacts:
     except DiskError as error:
         problem = str(error)
     usage = shutil.disk_usage(existing)
-    return DiskFacts(str(folder), usage.free, usage.total, problem)
+    return DiskFacts(str(folder), usage.free, usage.total, problem, next(iter(doubts([folder])), None))
 
 
 def count_replicas(folder: Path) -> int:

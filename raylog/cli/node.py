@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from raylog.cli.output import AsJson, print_json
+from raylog.cli.output import AsJson, notice, print_json
+from raylog.disks.filesystems import doubts
 from raylog.errors import DiskError
 
 app = typer.Typer(help="A Ray node and its disks.", no_args_is_help=True)
@@ -58,6 +59,8 @@ def resources(
     from raylog.wire.listeners import listeners_of
 
     told = started_with(config)
+    for line in doubts(folders):
+        notice(line)
     print_json(
         advertisement(
             disk_folders(folders),
@@ -95,6 +98,8 @@ def lend(
     from raylog.actors.node_work import lend_folders
 
     here = ray.get_runtime_context().get_node_id()
+    for line in doubts(folders):
+        notice(line)
     lent = lend_folders({here: [folder.absolute() for folder in disk_folders(folders)]})
     if as_json:
         print_json(

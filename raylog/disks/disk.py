@@ -568,4 +568,7 @@ def _reporting(path: Path, action: Callable[[], _T]) -> _T:
     try:
         return action()
     except OSError as error:
+        for each in (path, *path.parents):
+            if os.path.isfile(each):
+                raise DiskError(f"{each} is a file and not a folder: give another folder") from error
         raise DiskError(f"{path} can't be used: {error.strerror or error}; check its owner, mode and mount") from error

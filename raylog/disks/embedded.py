@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 from raylog.disks.disk import Disk, disk_path, encode_id, format_disk, new_id, open_disk, read_disk
+from raylog.disks.filesystems import doubts
 from raylog.errors import ClusterError, DiskError
+
+logger = logging.getLogger(__name__)
 
 
 def existing_disks(home: Path) -> list[Disk]:
@@ -47,5 +51,7 @@ def prepare_disks(home: Path, brokers: int, racks: Sequence[str] | None, disks_e
             disks.append(
                 format_disk(path, cluster_id=cluster_id, broker_id=broker_id, rack=rack, controllers=[], secret=secret)
             )
+    for line in doubts([home]):
+        logger.warning(line)
     in_order = sorted(disks, key=lambda disk: (disk.broker_id, len(disk.path.name), disk.path.name))
     return [open_disk(disk.path, cluster_id=cluster_id) for disk in in_order]

@@ -134,6 +134,13 @@ def test_a_healthy_machine_needs_nothing() -> None:
             "cluster x",
             "ls -ld /d",
         ),
+        (
+            {"disks": (DiskFacts("/d", GIB, GIB, None, "/d is on tmpfs: …"),)},
+            "disk /d",
+            Level.WARNING,
+            "/d is on tmpfs",
+            "findmnt -T /d",
+        ),
         ({"loopback_problem": "network down"}, "ports", Level.FAILURE, "network down", "ip link set lo up"),
         ({"head_port_owner": "redis-server"}, "ports", Level.WARNING, "taken by redis-server", "--port=6380"),
         ({"java_version": None}, "Java", Level.WARNING, "no Java", "openjdk-17"),

@@ -140,7 +140,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match="is a file"):
         read_disk(tmp_path / "file")
-    with pytest.raises(DiskError, match="can't be used"):
+    with pytest.raises(DiskError, match="is a file"):
         formatted(tmp_path / "file" / "disk")
 
 
