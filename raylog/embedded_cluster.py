@@ -30,6 +30,7 @@ from raylog.configs.server_properties import ServerProperties, server_properties
 from raylog.disks.disk import Disk, differs, set_listeners, with_controllers
 from raylog.disks.embedded import existing_disks, prepare_disks
 from raylog.disks.quorum_disks import quorum_disks
+from raylog.disks.start_lock import only_start
 from raylog.embedded_controllers import start_controllers
 from raylog.errors import ClusterError, ConfigError
 from raylog.extras import need
@@ -62,7 +63,8 @@ def init(
     """Start, or find, an embedded cluster of logical brokers on this machine with its data under
     ``folder``.
 
-    A second call returns the same cluster, and in another process a handle to it. A broker with
+    A second call returns the same cluster, and in another process a handle to it. While another
+    process starts the cluster, ``init`` waits for that and says so. A broker with
     several disks has the folders ``broker-0``, ``broker-0-disk-1``, …. Any of them may be a link to
     another file system. ``controllers`` is 1 or 3, each on another broker's disk; three survive the
     death of one. None keeps what the cluster has, and gives a new one 1. A cluster of one
@@ -99,7 +101,8 @@ def init(
     embedded |= {"listeners": listeners, "advertised_listeners": advertised_listeners, "log_to_driver": log_to_driver}
     if disks is not None:
         return _on_nodes(disks, start, {"folder": folder, **embedded}, **both)
-    return start_cluster(folder, start, **embedded, **both)
+    with only_start(Path(folder).expanduser().resolve(), logging.getLogger("raylog.start").warning):
+        return start_cluster(folder, start, **embedded, **both)
 
 
 def start_cluster(

@@ -146,7 +146,9 @@ def _up_on_disks(folder: Path, timeout_s: float, address: str | None, as_json: b
     """Start it, or find it; returns what `raylog up --json` prints, once every log is open.
     ``settings``: ``_start_on_disks``'s.
     """
-    with progress_bar(quiet=as_json) as progress:
+    from raylog.disks.start_lock import only_start
+
+    with only_start(folder.expanduser().resolve(), notice), progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
         start = Start(timeout_s, _reporter(lambda words: progress.update(task, description=words), quiet=as_json))
         cluster = _start_on_disks(
