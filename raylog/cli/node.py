@@ -120,6 +120,7 @@ def reclaim(
         str | None, typer.Option(help="The head of this node's Ray, host:port.", show_default="the Ray that runs here")
     ] = None,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds in which Ray has to answer.")] = 30,
+    as_json: AsJson = False,
 ) -> None:
     """Lend a folder of this Ray node no longer.
 
@@ -137,7 +138,10 @@ def reclaim(
         raise DiskError(
             f"{folder} is not lent by {node}: give a folder that `raylog node lend` or init(disks=…) was given"
         )
-    typer.echo(f"{node} lends {folder.resolve()} no longer")
+    if as_json:
+        print_json({"host": node, "path": str(folder.resolve())})
+    else:
+        typer.echo(f"{node} lends {folder.resolve()} no longer")
 
 
 def disk_folders(folders: list[Path]) -> list[Path]:

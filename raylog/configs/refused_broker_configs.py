@@ -102,6 +102,7 @@ REFUSED: Mapping[str, str] = {
     "queued.max.requests": "requests count by their bytes: set queued.max.request.bytes",
     "quota.*": _QUOTAS,
     "remote.*": _TIERS,
+    "replica.alter.log.dirs.*": _QUOTAS,
     "replica.selector.class": "a consumer that names its rack is sent to an in-sync replica there; there are no other selectors",
     "replica.socket.receive.buffer.bytes": _BUFFERS,
     "replica.socket.timeout.ms": "a follower's fetch waits for replica.fetch.wait.max.ms at the leader, and fails with its connection",

@@ -347,6 +347,8 @@ GIVEN = {
     "groups describe": "--group readers",
     "groups reset-offsets": "--group readers --all-topics --to-earliest",
     "leader-election": "--election-type preferred --all-topic-partitions",
+    "node lend": "lent",
+    "node reclaim": "lent",
     "perf consume": "events",
     "perf produce": "events",
     "produce": "events",
