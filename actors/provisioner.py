@@ -28,6 +28,7 @@ from raylog.actors.ray_launcher import PROVISIONER_NAME
 from raylog.client.links.address import ClusterAddress
 from raylog.disks.disk import Disk, Reservation, decode_id
 from raylog.errors import ClusterError, RaylogError
+from raylog.metadata.records import StaticSource
 from raylog.placement.founding import JoinedDisk, KnownBroker
 from raylog.placement.groups import advertised_disks, ensure_group
 from raylog.placement.resources import NAMESPACE
@@ -35,7 +36,7 @@ from raylog.server import disk_work
 from raylog.server.disk_work import FolderFound
 from raylog.server.provisioner import FormatOrder, Provisioner
 from raylog.server.spec import OWN_ADDRESS
-from raylog.server.start_configs import set_for_all
+from raylog.server.start_configs import set_static
 from raylog.types import Endpoint
 from raylog.wire.private import ClusterStatusRequest, DescribeQuorum, RegisterDisks
 
@@ -52,14 +53,14 @@ HEAD_SHARE = 0.001
 class ProvisionerActor:
     """Runs the rounds in a thread of its own for as long as it lives."""
 
-    def __init__(self, expected: int, controllers: int | None, configs: dict[str, str] | None = None) -> None:
+    def __init__(self, expected: int, controllers: int | None) -> None:
         logging.basicConfig(
             level=logging.INFO,
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
             stream=sys.stderr,
             force=True,
         )
-        self._provisioner = Provisioner(RayNodes(), expected=expected, controllers=controllers, configs=configs)
+        self._provisioner = Provisioner(RayNodes(), expected=expected, controllers=controllers)
         threading.Thread(target=self._run, name="raylog-provisioner", daemon=True).start()
 
     def _run(self) -> None:
@@ -82,7 +83,7 @@ class ProvisionerActor:
 
 
 def ensure_provisioner(
-    expected: int, controllers: int | None, configs: dict[str, str], *, timeout_s: float
+    expected: int, controllers: int | None, configs: dict[str, str] | None, *, timeout_s: float
 ) -> dict[str, Any]:
     """Start the provisioner of this Ray if there is none, and tell it what is expected; its status.
 
@@ -98,7 +99,7 @@ def ensure_provisioner(
         num_cpus=0,
         resources={HEAD_RESOURCE: HEAD_SHARE},
         runtime_env={"env_vars": {"RAY_worker_niceness": "0"}},
-    ).remote(expected, controllers, configs)
+    ).remote(expected, controllers)
     expecting = actor.expect.remote(expected, controllers, configs)  # an actor's calls are done in order
     try:
         status: dict[str, Any] = ray.get([expecting, actor.status.remote()], timeout=timeout_s)[1]
@@ -213,8 +214,10 @@ class RayNodes:
                 return {decode_id(each["directory_id"]): each["broker"] for each in lost}
         return {}
 
-    def configure(self, address: ClusterAddress, configs: Mapping[str, str], defaults: Mapping[str, str]) -> None:
-        set_for_all(address, configs, defaults, timeout_s=REQUEST_TIMEOUT_S)
+    def configure(
+        self, address: ClusterAddress, source: StaticSource, configs: Mapping[str, str], *, replaces: bool
+    ) -> None:
+        set_static(address, configs, source=source, replaces=replaces, timeout_s=REQUEST_TIMEOUT_S)
 
     def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None:
         from raylog.client.sync import call

@@ -252,7 +252,7 @@ def arrange(
 
     A new cluster starts when that many blank disks have joined, with that many controllers (1 or 3;
     None: three if there are three nodes with disks). A cluster whose disks are there starts again.
-    ``configs`` are set for all brokers, as ``init`` does. Returns the state as plain values;
+    ``configs`` are static ones of all brokers, as for ``init``. Returns the state as plain values;
     ``missing`` says what the cluster waits for, and is None if every disk serves. Idempotent.
     Raises RayError for a Ray that cannot be used.
     """
@@ -260,7 +260,7 @@ def arrange(
         raise ClusterError(f"a cluster has at least one disk, not {disks}")
     if controllers not in (None, *CONTROLLER_COUNTS):
         raise ClusterError(f"a cluster has one controller or three, not {controllers}")
-    brokers_configs = for_all_brokers(configs)
+    brokers_configs = for_all_brokers(configs) if configs is not None else None
     need("ray", "raylog.arrange()")
     use_ray(ray_address, timeout_s)
     import ray

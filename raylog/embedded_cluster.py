@@ -37,7 +37,7 @@ from raylog.extras import need
 from raylog.launcher import LauncherProcess
 from raylog.placement.lending import Folders
 from raylog.readiness import await_brokers, await_voters
-from raylog.server.start_configs import set_for_all
+from raylog.server.start_configs import set_static
 from raylog.starting import Start
 from raylog.wire.listeners import listeners_of_brokers
 from raylog.wire.private import RegisterDisks
@@ -75,9 +75,9 @@ def init(
     which each broker looks for a free port. None takes what the disks say, and port 9092 of
     ``host`` for new ones. Clients are given ``advertised_listeners`` instead, if it is set.
 
-    ``configs`` are Kafka's configs for all brokers, such as ``{"num.partitions": 4}``, or the path
-    of a ``server.properties``. A new cluster has them before it serves. On a cluster that runs,
-    they work as ``admin.alter_configs(broker="all", …)`` does. They stay until you change them.
+    ``configs`` are Kafka's static configs of all brokers, such as ``{"num.partitions": 4}``, or the
+    path of a ``server.properties``. They count at once, behind what ``admin.alter_configs`` has set,
+    and replace those of an earlier start; None keeps these.
 
     ``ray_address`` None takes a Ray that runs on this machine, or starts one (loopback only, no
     dashboard, a small object store). "local" always starts one; anything else is Ray's address. A
@@ -139,8 +139,8 @@ def start_cluster(
             raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
         existing = clusters.get(home)
         if running is not None and len(running.address.bootstrap) >= (controllers or 1):
-            if configs.configs:
-                set_for_all(running.address, configs.configs, {}, timeout_s=timeout_s)
+            if configs.is_given:
+                set_static(running.address, configs.configs, timeout_s=timeout_s)
             return existing if existing is not None and existing.address == running.address else running
         found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
         homes = quorum_disks(found, controllers)
@@ -155,8 +155,8 @@ def start_cluster(
         address = address_of_disk(name, found[0])
         cluster = Cluster(address, folder=home, owns_ray=owns_ray, is_started_here=is_started_here)
         with start.phase("disks"):
-            if configs.configs:
-                set_for_all(cluster.address, configs.configs, {}, timeout_s=timeout_s)
+            if configs.is_given:
+                set_static(cluster.address, configs.configs, timeout_s=timeout_s)
             order = RegisterDisks(tuple(_registration(disk, host) for disk in found))
             call(cluster.address, order, timeout_s=timeout_s)
         with start.phase("brokers"):
@@ -186,7 +186,7 @@ def _on_nodes(
     from raylog.lent_disks import start_on_nodes
 
     return start_on_nodes(
-        disks, start, controllers=controllers, configs=configs.configs, name=name, ray_address=ray_address
+        disks, start, controllers=controllers, configs=configs.static_configs, name=name, ray_address=ray_address
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -120,7 +120,7 @@ def up(
             raise typer.BadParameter(
                 "with --disks folders, racks and listeners are what `raylog node resources` was given"
             )
-        _up_on_nodes(disks, controllers, dict(told.configs), address, wait, timeout, as_json)
+        _up_on_nodes(disks, controllers, told.static_configs, address, wait, timeout, as_json)
         return
     state = _up_on_disks(
         folder,
@@ -259,7 +259,7 @@ def _reporter(draw: Callable[[str], None], *, quiet: bool) -> Callable[[str], No
 def _up_on_nodes(
     disks: int,
     controllers: int | None,
-    configs: dict[str, str],
+    configs: Mapping[str, str] | None,
     address: str | None,
     wait_s: float,
     timeout_s: float,

@@ -3,7 +3,7 @@
 A single value goes before one of a file. Two files that have the same name are refused, whatever
 they say. Then each name goes one of four ways:
 
-- a config that can be set for all brokers is set; of three units of a time the smallest counts, as
+- a config that can be set for all brokers is a static one of theirs; of three units of a time the smallest counts, as
   in Kafka (``log.retention.ms`` before ``.minutes`` before ``.hours``);
 - ``listeners`` and ``advertised.listeners``, less the controllers' ones, go to the broker's
   listener;
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +101,21 @@ AS_IT_IS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerProperties:
-    """``configs`` are to be set for all brokers. There is one listener of each kind, as
+    """``configs`` are all brokers' static ones. There is one listener of each kind, as
     ``[PLAINTEXT://]host:port``, or none. ``notices`` say, a line each, what has no effect.
+    ``is_given`` is False where nobody said anything, so that what an earlier start said holds.
     """
 
     configs: Mapping[str, str]
     listeners: tuple[str, ...] = ()
     advertised_listeners: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    is_given: bool = field(default=False, compare=False)
+
+    @property
+    def static_configs(self) -> Mapping[str, str] | None:
+        """None: those of an earlier start."""
+        return self.configs if self.is_given else None
 
 
 def server_properties(configs: Mapping[str, Any] | str | Path | None) -> ServerProperties:
@@ -118,7 +125,10 @@ def server_properties(configs: Mapping[str, Any] | str | Path | None) -> ServerP
     """
     if isinstance(configs, str | Path):
         return merged([Path(configs)], {})
-    return merged((), {name.replace("_", "."): _text(value) for name, value in (configs or {}).items()})
+    if configs is None:
+        return ServerProperties({})
+    told = merged((), {name.replace("_", "."): _text(value) for name, value in configs.items()})
+    return replace(told, is_given=True)
 
 
 def merged(files: Sequence[Path], values: Mapping[str, str]) -> ServerProperties:
@@ -131,7 +141,8 @@ def merged(files: Sequence[Path], values: Mapping[str, str]) -> ServerProperties
                 raise ConfigError(f"{name} is in {places[name]} and in {file}: keep one of them")
             places[name], said[name] = file, value
     try:
-        return _sorted({name: resolved(name, value) for name, value in {**said, **values}.items()})
+        told = _sorted({name: resolved(name, value) for name, value in {**said, **values}.items()})
+        return replace(told, is_given=bool(files or values))
     except ConfigError as error:
         named = re.match(r"'?([\w.]+)", str(error))
         if named is None or named.group(1) in values or named.group(1) not in places:

@@ -54,7 +54,7 @@ from raylog.metadata.actors.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.actors.liveness import Liveness
 from raylog.metadata.actors.scaling import Scaling
 from raylog.metadata.configuration.config_alterations import ConfigAlterations
-from raylog.metadata.configuration.config_requests import AlterConfigs, DescribeConfigs
+from raylog.metadata.configuration.config_requests import AlterConfigs, DescribeConfigs, SetStaticConfigs
 from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.events import (
     ActiveEffect,
@@ -87,7 +87,7 @@ from raylog.metadata.partitions.topic_decisions import Planner
 from raylog.metadata.producer_ids import ProducerIds
 from raylog.metadata.questions import Questions
 from raylog.metadata.records import (
-    BrokerConfigChanged,
+    BROKERS_CONFIGS,
     DiskRegistered,
     RemovalConfirmed,
     RemovalPending,
@@ -243,7 +243,7 @@ class ActiveController:
         """The quorum has committed that decision, the next one in order: tell the world."""
         decision = self._ledger.commit(sequence)
         touched = self._announcements.touched(decision.records)
-        if any(isinstance(record, BrokerConfigChanged) for record in decision.records):
+        if any(isinstance(record, BROKERS_CONFIGS) for record in decision.records):
             self._follow_settings(now_ms)
         self._effects += self._announcements.copy_rates(decision.records)
         self._effects += self._announcements.changes(decision.records)
@@ -535,6 +535,8 @@ class ActiveController:
                 self._topics.delete(token, request)
             case AlterConfigs():
                 self._configs.alter(token, request, now_ms)
+            case SetStaticConfigs():
+                self._configs.set_static(token, request, now_ms)
             case ElectLeaders():
                 self._ledger.hold(SendControllerReply(token, self._leadership.elect(request)))
             case AlterReassignments():

@@ -57,7 +57,7 @@ from raylog.metadata.events import (
 )
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.partitions.topic_decisions import Planner
-from raylog.metadata.records import BrokerConfigChanged, ClusterFormatted, decode_batch, encode_batch
+from raylog.metadata.records import BROKERS_CONFIGS, ClusterFormatted, decode_batch, encode_batch
 from raylog.metadata.requests import Refused
 from raylog.raft.messages import Entry, EntryKind, NotLeader, QuorumLeadership, Snapshot, VoterChangeRefused
 from raylog.raft.quorum import Quorum
@@ -188,7 +188,7 @@ class Controller:
             else:
                 for record in decode_batch(entry.data):
                     self._image.apply(record)
-                    if isinstance(record, BrokerConfigChanged):
+                    if isinstance(record, BROKERS_CONFIGS):
                         self._settings.follow(self._image)
         elif entry.kind is EntryKind.LEADER and self.quorum.is_leader and entry.term == self.quorum.term:
             self._become_active(now_ms)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar, assert_never
 
 from raylog.control.high_watermarks import HighWatermark, by_partition, by_topic
+from raylog.metadata.configuration.broker_values import BrokerValues
 from raylog.metadata.records import (
     KINDS,
     ActorDied,
@@ -45,6 +46,7 @@ from raylog.metadata.records import (
     RemovalConfirmed,
     RemovalPending,
     ReplicaSlot,
+    StaticConfigsChanged,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -76,7 +78,7 @@ class MetadataImage:
     brokers: dict[int, BrokerRegistered]
     draining: set[int]  # of the brokers, by hand
     leaving: dict[int, int]  # broker → incarnation of its Broker: its node is about to go
-    broker_configs: dict[int | None, dict[str, str]]  # only what was set; None: for all
+    broker_values: BrokerValues  # only what somebody said
     disks: dict[uuid.UUID, DiskRegistered]
     actors: dict[int, ActorRegistered]  # the newest process of each node, dead or alive
     hosts: dict[int, HostPlanned]  # server actors that run even with nothing to hold
@@ -96,7 +98,7 @@ class MetadataImage:
             brokers={},
             draining=set(),
             leaving={},
-            broker_configs={},
+            broker_values=BrokerValues(),
             disks={},
             actors={},
             hosts={},
@@ -123,7 +125,7 @@ class MetadataImage:
             cluster_id=self.cluster_id,
             brokers=dict(self.brokers),
             draining=set(self.draining),
-            broker_configs={broker: dict(configs) for broker, configs in self.broker_configs.items()},
+            broker_values=self.broker_values.copy(),
             leaving=dict(self.leaving),
             disks=dict(self.disks),
             actors=dict(self.actors),
@@ -146,6 +148,11 @@ class MetadataImage:
     def partition(self, id: TopicIdPartition) -> PartitionState | None:
         topic = self.topics.get(id.topic_id)
         return None if topic is None else topic.partitions.get(id.partition)
+
+    @property
+    def broker_configs(self) -> Mapping[int | None, Mapping[str, str]]:
+        """The values in force that somebody said, by broker id; None: for all brokers."""
+        return self.broker_values.in_force
 
     def topic_named(self, name: str) -> Topic | None:
         topic_id = self.topic_ids.get(name)
@@ -220,8 +227,8 @@ class MetadataImage:
                 self._delete_topic(record)
             case TopicConfigChanged():
                 self._change_topic_config(record)
-            case BrokerConfigChanged():
-                self._change_broker_config(record)
+            case BrokerConfigChanged() | StaticConfigsChanged():
+                self.broker_values.apply(record)
             case RemovalPending():
                 self._add_removal(record)
             case RemovalConfirmed():
@@ -280,15 +287,6 @@ class MetadataImage:
             self.high_watermarks.pop(record.id, None)  # records below it were given up
         topic.partitions[record.partition] = record.state
 
-    def _change_broker_config(self, record: BrokerConfigChanged) -> None:
-        configs = self.broker_configs.setdefault(record.broker_id, {})
-        if record.value is None:
-            configs.pop(record.key, None)
-        else:
-            configs[record.key] = record.value
-        if not configs:
-            del self.broker_configs[record.broker_id]
-
     def _delete_topic(self, record: TopicDeleted) -> None:
         topic = self.topics.pop(record.topic_id)
         del self.topic_ids[topic.name]
@@ -320,7 +318,7 @@ class MetadataImage:
         assert not held, f"broker {broker_id} still holds replicas on {held}"
         del self.brokers[broker_id]
         self.draining.discard(broker_id)
-        self.broker_configs.pop(broker_id, None)
+        self.broker_values.forget(broker_id)
         self.leaving.pop(broker_id, None)
         for disk in [disk for disk in self.disks.values() if disk.broker_id == broker_id]:
             del self.disks[disk.directory_id]
@@ -365,8 +363,10 @@ class MetadataImage:
             yield from _in_order(self.brokers)
         elif issubclass(kind, BrokerDrainChanged):
             yield from (BrokerDrainChanged(broker_id, True) for broker_id in sorted(self.draining))
+        elif issubclass(kind, StaticConfigsChanged):
+            yield from self.broker_values.static_records()
         elif issubclass(kind, BrokerConfigChanged):
-            yield from self._broker_configs_changed()
+            yield from self.broker_values.dynamic_records()
         elif issubclass(kind, DiskRegistered):
             yield from _in_order(self.disks)
         elif issubclass(kind, HostPlanned):
@@ -398,11 +398,6 @@ class MetadataImage:
         else:
             assert_never(kind)
 
-    def _broker_configs_changed(self) -> Iterator[BrokerConfigChanged]:
-        """Those of all brokers first."""
-        for named, configs in sorted(self.broker_configs.items(), key=lambda each: -1 if each[0] is None else each[0]):
-            yield from (BrokerConfigChanged(named, key, value) for key, value in sorted(configs.items()))
-
     def check(self) -> None:
         """The invariants of the class and of each partition."""
         assert {topic.name: topic_id for topic_id, topic in self.topics.items()} == self.topic_ids
@@ -417,8 +412,9 @@ class MetadataImage:
                     assert disk is not None, f"{topic.name}-{partition} on an unknown disk {slot}"
                     assert disk.replaced_by is None, f"{topic.name}-{partition} on a disk that is lost: {slot}, {disk}"
         assert self.draining <= self.brokers.keys(), f"{self.draining} are drained of {self.brokers}"
-        configured = self.broker_configs.keys() - {None}
-        assert configured <= self.brokers.keys() and all(self.broker_configs.values()), f"{self.broker_configs}"
+        self.broker_values.check()
+        configured = self.broker_values.dynamic.keys() - {None}
+        assert configured <= self.brokers.keys(), f"{configured} are configured of {self.brokers.keys()}"
         for broker_id, incarnation in self.leaving.items():
             actor = self.actors[node_id(broker_id, BROKER_SLOT)]
             assert broker_id in self.brokers and actor.incarnation == incarnation, f"{actor} is not the one that leaves"

@@ -293,6 +293,23 @@ class BrokerConfigChanged:
     value: str | None
 
 
+class StaticSource(Enum):
+    """Who said a static config: the disks of the nodes, or the command that started the cluster."""
+
+    NODES = 0
+    START = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StaticConfigsChanged:
+    """All that this source says of all brokers' configs, as (name, value); what it said before is
+    void.
+    """
+
+    source: StaticSource
+    configs: tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerIdsAllocated:
     """All producer ids below ``next_producer_id`` have been handed to somebody, used or not."""
@@ -301,7 +318,8 @@ class ProducerIdsAllocated:
 
 
 Record = (
-    ClusterFormatted | BrokerRegistered | BrokerDrainChanged | BrokerConfigChanged | DiskRegistered | HostPlanned
+    ClusterFormatted | BrokerRegistered | BrokerDrainChanged | StaticConfigsChanged | BrokerConfigChanged
+    | DiskRegistered | HostPlanned
     | TopicCreated | TopicConfigChanged | PartitionChanged | HighWatermarksNoted | HostRetired | RemovalPending
     | ActorRegistered | BrokerLeaving | ProducerIdsAllocated
     | BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed
@@ -309,6 +327,7 @@ Record = (
 """In the order in which a snapshot has them: each kind after those that it names."""
 
 KINDS: tuple[type[Record], ...] = get_args(Record)
+BROKERS_CONFIGS = StaticConfigsChanged | BrokerConfigChanged  # what settings follow
 
 _PACKING = Packing("metadata record", KINDS, {HostPlanned: 2})
 

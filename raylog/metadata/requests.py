@@ -23,6 +23,7 @@ from raylog.metadata.configuration.config_requests import (
     ConfigsAltered,
     ConfigsDescribed,
     DescribeConfigs,
+    SetStaticConfigs,
 )
 from raylog.metadata.records import HostKind
 from raylog.types import Endpoint, ReplicaMove
@@ -509,7 +510,7 @@ class Refused:
 
 
 Request = (
-    CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | DescribeConfigs | DescribeTopics
+    CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | SetStaticConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
     | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId
     | RegisterDisk

@@ -65,7 +65,7 @@ from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import Message, NotLeader, QuorumConfig, QuorumWrite
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
-from raylog.server import host_requests
+from raylog.server import host_requests, start_requests
 from raylog.server.apis import admin, configs, operations, quorum
 from raylog.server.controller_effects import carry_out
 from raylog.server.controller_requests import ControllerRequests
@@ -152,6 +152,7 @@ class ControllerServer:
                 private.SHUTDOWN: self._shutdown,
                 private.DRAIN_BROKER: self._requests.drain_broker,
                 **host_requests.handlers(self._requests.ask, self._requests.park),
+                **start_requests.handlers(self._requests.ask, self._requests.park),
                 private.QUORUM: self._links.accept,
                 private.DESCRIBE_QUORUM: lambda request: request.reply(private.QuorumDescription(self._quorum())),
                 private.FIND_CONTROLLER: self._find_controller,

@@ -39,6 +39,7 @@ from typing import Any, Protocol
 from raylog.client.links.address import ClusterAddress
 from raylog.disks.disk import Disk, Reservation, encode_id, new_id
 from raylog.errors import ClusterError, RaylogError
+from raylog.metadata.records import StaticSource
 from raylog.placement.founding import JoinedDisk, KnownBroker, assign_brokers, cluster_of, found, rack_of
 from raylog.server.disk_work import FolderFound
 from raylog.server.start_configs import agreed
@@ -95,8 +96,12 @@ class Nodes(Protocol):
         """The voters that the active controller does not reach, and their brokers."""
         ...
 
-    def configure(self, address: ClusterAddress, configs: Mapping[str, str], defaults: Mapping[str, str]) -> None:
-        """Set ``configs`` for all brokers, and of ``defaults`` what nobody has set."""
+    def configure(
+        self, address: ClusterAddress, source: StaticSource, configs: Mapping[str, str], *, replaces: bool
+    ) -> None:
+        """Have ``configs`` be static configs of all brokers; ``replaces``: the only ones of that
+        source.
+        """
         ...
 
     def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None: ...
@@ -107,15 +112,11 @@ class Provisioner:
     threads.
     """
 
-    def __init__(
-        self, nodes: Nodes, *, expected: int, controllers: int | None = None, configs: Mapping[str, str] | None = None
-    ) -> None:
-        """``configs`` are set where nobody has set them, those of ``expect`` in any case."""
+    def __init__(self, nodes: Nodes, *, expected: int, controllers: int | None = None) -> None:
         self._nodes = nodes
         self._expected = expected
         self._wanted_controllers = controllers
-        self._started_with = configs or {}
-        self._ordered: dict[str, str] = {}  # configs that are to be set, whatever was set before
+        self._ordered: Mapping[str, str] | None = None  # static configs that a start said; None: nothing new
         self._joined: dict[uuid.UUID, JoinedDisk] = {}
         self._successors: set[uuid.UUID] = set()  # disks that get a controller in the place of a lost one
         self._endpoints: dict[uuid.UUID, Endpoint] = {}  # of controllers, by the directory ids of their disks
@@ -129,12 +130,13 @@ class Provisioner:
         self._stopped = False
 
     def expect(self, expected: int, controllers: int | None, configs: Mapping[str, str] | None = None) -> None:
-        """How many disks, and controllers, a new cluster is to have; ``configs`` are set for all
-        brokers of any.
+        """How many disks, and controllers, a new cluster is to have; ``configs`` are static ones of
+        any, None those that it has.
         """
         self._expected = expected
         self._wanted_controllers = controllers
-        self._ordered = {**self._ordered, **(configs or {})}
+        if configs is not None:
+            self._ordered = dict(configs)
 
     def stop(self, directory_ids: Collection[uuid.UUID]) -> bool:
         """If these are disks of its cluster: no further round does anything. Waits for the one that
@@ -172,7 +174,7 @@ class Provisioner:
     def _what_is_missing(self) -> str | None:
         if not self._has_looked:
             return self._not_looked_yet()
-        unset = f"{', '.join(sorted(self._ordered))}: not set yet" if self._ordered else None
+        unset = None if self._ordered is None else f"{', '.join(sorted(self._ordered)) or 'no configs'}: not set yet"
         return self._missing or unset
 
     def _not_looked_yet(self) -> str:
@@ -385,20 +387,23 @@ class Provisioner:
             self._registered.update({each.directory_id: _as_registered(each) for each in fresh})
 
     def _configure(self, address: ClusterAddress, fresh: Sequence[JoinedDisk]) -> None:
-        """Set the brokers' configs that were ordered, and those that fresh disks bring; before the
-        disks serve.
+        """Make static what all disks here say, if one of them is fresh, and what a start said; before
+        the disks serve.
         """
-        defaults = {**self._started_with} if fresh else {}
-        for each in sorted(fresh, key=_broker_id):
-            for name, value in each.disk.configs if each.disk is not None else ():
-                if defaults.setdefault(name, value) != value:
-                    logger.warning("%s=%s of %s does not count: it is %s", name, value, each.path, defaults[name])
-        ordered, self._ordered = self._ordered, {}  # more may be ordered meanwhile
-        if defaults or ordered:
+        if fresh:
+            said: dict[str, str] = {}
+            for each in sorted(self._joined.values(), key=lambda each: each.disk.broker_id if each.disk else -1):
+                for name, value in each.disk.configs if each.disk is not None else ():
+                    if said.setdefault(name, value) != value:
+                        logger.warning("%s=%s of %s does not count: it is %s", name, value, each.path, said[name])
+            are_all_here = len(self._joined) >= self._expected
+            self._nodes.configure(address, StaticSource.NODES, said, replaces=are_all_here)
+        ordered, self._ordered = self._ordered, None  # more may be ordered meanwhile
+        if ordered is not None:
             try:
-                self._nodes.configure(address, ordered, defaults)
+                self._nodes.configure(address, StaticSource.START, ordered, replaces=True)
             except RaylogError:
-                self._ordered = {**ordered, **self._ordered}
+                self._ordered = ordered if self._ordered is None else self._ordered
                 raise
 
 

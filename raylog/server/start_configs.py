@@ -1,40 +1,44 @@
-"""The brokers' configs that a cluster is started with, made those of all brokers.
+"""The static configs of brokers: what a cluster is started with.
 
-What a start says outright (``raylog up --config``, ``init(configs=…)``) is set, whatever was set
-before. What a node says of its disks (``raylog node resources --config``) is set only where nobody
-has set that config: a change that was made while the cluster ran outlives the nodes' next start, as
-it outlives a ``server.properties`` in Kafka.
+A start says them (``raylog up --config``, ``init(configs=…)``), and before that the nodes' disks do
+(``raylog node resources --config``). They are the cluster's as a whole. As in Kafka, what was set
+while the cluster ran counts before them. Where a start says nothing, what the last one said stays.
 
-Both ask the active controller, and are idempotent. They come before the disks are registered, so
-that no client reaches a new cluster without them.
+The active controller is asked, which does nothing if nothing changes. That comes before the disks
+are registered, so that no client reaches a new cluster without them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kio.schema.errors import ErrorCode
+
 from raylog.client.links.address import ClusterAddress
-from raylog.errors import ClusterError
+from raylog.errors import ClusterError, ConfigError, KafkaError
+from raylog.metadata.records import StaticSource
+from raylog.wire.private import SetStaticConfigsRequest
 
-SET_FOR_ALL = "DYNAMIC_DEFAULT_BROKER"
 
-
-def set_for_all(
-    address: ClusterAddress, configs: Mapping[str, str], defaults: Mapping[str, str], *, timeout_s: float
+def set_static(
+    address: ClusterAddress,
+    configs: Mapping[str, str],
+    *,
+    source: StaticSource = StaticSource.START,
+    replaces: bool = True,
+    timeout_s: float,
 ) -> None:
-    """Set ``configs`` for all brokers, and of ``defaults`` what nobody has set. ConfigError for
+    """Have ``configs`` be what that source says; ``replaces``: all that it says. ConfigError for
     what can't be set.
     """
-    from raylog.client.sync import AdminClient  # not at the top: who starts the provisioner's actor does without it
+    from raylog.client.sync import call  # not at the top: who starts the provisioner's actor does without it
 
-    wanted = {**configs}
-    with AdminClient(address, default_api_timeout_ms=int(timeout_s * 1000)) as admin:
-        if defaults:
-            known = admin.describe_configs(broker="all")
-            set_already = {name for name, entry in known.items() if entry.source.name == SET_FOR_ALL}
-            wanted = {name: value for name, value in defaults.items() if name not in set_already} | wanted
-        if wanted:
-            admin.alter_configs(broker="all", set=wanted)
+    try:
+        call(address, SetStaticConfigsRequest(source.value, dict(configs), replaces), timeout_s=timeout_s)
+    except KafkaError as error:
+        if error.code is ErrorCode.invalid_config:
+            raise ConfigError(str(error)) from None
+        raise
 
 
 def agreed(said: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, str]:

@@ -17,22 +17,21 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.links import requests
 from raylog.client.links.address import ClusterAddress
-from raylog.errors import ClientTimeoutError, ConfigError, RaylogError, error_for
+from raylog.errors import ClientTimeoutError, ConfigError, KafkaError, RaylogError, error_for
 from raylog.metadata.image import MetadataImage, Topic
-from raylog.metadata.records import PartitionState
+from raylog.metadata.records import PartitionState, StaticSource
 from raylog.records.batch import batches
 from raylog.records.codec import decode
 from raylog.records.record import Record
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.connection import Connection
+from raylog.wire.private import SetStaticConfigsRequest
 
 TIMEOUT_MS = 10_000
-SET = 0
 PREFERRED = 0
 RETRY_S = 0.005
 PARKED_MS = 50.0
 FETCH_BYTES_MAX = 1 << 24
-ALL_BROKERS = ""
 
 
 class InsideRequests:
@@ -82,14 +81,12 @@ class InsideRequests:
         (result,) = (await self._ask_controller(body)).topics
         _raise(result.error_code, result.error_message)
 
-    async def set_broker_configs(self, configs: Mapping[str, str]) -> None:
-        """Of all brokers."""
-        operations = [(name, SET, value) for name, value in configs.items()]
-        body = requests.incremental_alter_configs(
-            requests.BROKER_RESOURCE, ALL_BROKERS, operations, validate_only=False
-        )
-        (result,) = (await self._ask_controller(body)).responses
-        _raise(result.error_code, result.error_message)
+    async def set_static_configs(self, configs: Mapping[str, str]) -> None:
+        """Of all brokers, as a start says them."""
+        try:
+            await self._ask_controller(SetStaticConfigsRequest(StaticSource.START.value, dict(configs)))
+        except KafkaError as error:
+            _raise(error.code, str(error))
 
     async def reassign(self, partition: TopicPartition, brokers: Sequence[int]) -> None:
         body = requests.alter_partition_reassignments({partition: brokers}, timeout_ms=TIMEOUT_MS)

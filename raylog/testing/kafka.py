@@ -243,7 +243,7 @@ class Kafka:
         self.bootstrap = self._running.bootstrap_servers()
         self._inside = InsideRequests(self.address, self._image)
         if configs:
-            self._run(self._inside.set_broker_configs(configs))
+            self._run(self._inside.set_static_configs(configs))
         for name, partitions in topics.items():
             self._run(self._inside.create_topic(name, partitions, CLUSTERS_DEFAULT, {}))
         self._await_served(*topics)

@@ -38,6 +38,7 @@ MOVE_REPLICAS: Final = 20_014
 PLAN_HOST: Final = 20_015
 RETIRE_HOST: Final = 20_016
 OPEN_DOOR: Final = 20_017
+SET_STATIC_CONFIGS: Final = 20_018
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -172,6 +173,29 @@ class RegisterDisks:
 @dataclass(frozen=True, slots=True)
 class DisksRegistered:
     """The disks are in the committed metadata."""
+
+    API_KEY: ClassVar[int]
+
+
+@request_of(SET_STATIC_CONFIGS)
+@dataclass(frozen=True, slots=True)
+class SetStaticConfigsRequest:
+    """Tells the controller what a start, or the nodes' disks, say of all brokers' configs.
+    Idempotent.
+
+    ``source`` 0: the disks, 1: the start. ``replaces``: what that source said before is void.
+    """
+
+    API_KEY: ClassVar[int]
+    source: int
+    configs: dict[str, str]
+    replaces: bool = True
+
+
+@reply_to(SET_STATIC_CONFIGS)
+@dataclass(frozen=True, slots=True)
+class SetStaticConfigsResponse:
+    """The values are in the committed metadata."""
 
     API_KEY: ClassVar[int]
 

@@ -75,8 +75,9 @@ def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment
         assert "num.io.threads has no effect" in up.stderr
         assert all(":9092" not in broker["listener"] for broker in state["brokers"]), "port 0 of the file"
         environment["RAYLOG_FOLDER"] = str(folder)
-        told = raylog(environment, "configs", "describe", "--entity-type", "brokers", "--entity-default")
-        assert "num.partitions=4" in told.stdout and "default.replication.factor" not in told.stdout, told.stderr
+        told = raylog(environment, "configs", "describe", "--entity-type", "brokers", "--entity-default", "--all")
+        assert re.search(r"num\.partitions=4 .*\{STATIC_BROKER_CONFIG:num\.partitions=4, ", told.stdout), told.stdout
+        assert re.search(r"default\.replication\.factor=2 .*\{DEFAULT_CONFIG:", told.stdout), told.stdout
         topic = ("events", "--partitions", 1, "--replication-factor", 2)
         assert raylog(environment, "topics", "create", *topic).returncode == 0
         assert raylog(environment, "produce", "events", stdin="one\ntwo\n").returncode == 0

@@ -36,6 +36,8 @@ from raylog.metadata.records import (
     RemovalConfirmed,
     RemovalPending,
     ReplicaSlot,
+    StaticConfigsChanged,
+    StaticSource,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -53,6 +55,8 @@ HISTORY: tuple[Record, ...] = (
     BrokerRegistered(2),
     BrokerUnregistered(2),
     BrokerDrainChanged(1, True),
+    StaticConfigsChanged(StaticSource.NODES, (("log.roll.ms", "6"), ("num.partitions", "1"))),
+    StaticConfigsChanged(StaticSource.START, (("num.partitions", "2"),)),
     BrokerConfigChanged(None, "num.partitions", "3"),
     BrokerConfigChanged(1, "log.roll.ms", "7"),
     DiskRegistered(D, 1, "/a"),
@@ -82,7 +86,7 @@ def test_the_history_has_records_of_every_kind_and_fills_every_field_of_an_image
     assert {type(record) for record in HISTORY} == set(get_args(Record))
     image = MetadataImage.of(HISTORY)
     seen = {each.name for each in fields(image) if getattr(image, each.name)}
-    seen |= {"hosts"} if MetadataImage.of(HISTORY[:11]).hosts else set()  # before the only host retires
+    seen |= {"hosts"} if MetadataImage.of(HISTORY[:13]).hosts else set()  # before the only host retires
     assert seen == {each.name for each in fields(image)}
 
 

@@ -18,6 +18,7 @@ from raylog.metadata.records import (
     PartitionState,
     Record,
     ReplicaSlot,
+    StaticSource,
     TopicConfigChanged,
     TopicCreated,
     decode_batch,
@@ -47,6 +48,8 @@ OF_TYPE = {  # every integer of a record has 64 bits: a hint that says so only b
     PartitionState: states,
     tuple[TopicHighWatermarks, ...]: st.lists(high_watermarks, max_size=3).map(tuple),
     HostKind: st.sampled_from(HostKind),
+    StaticSource: st.sampled_from(StaticSource),
+    tuple[tuple[str, str], ...]: st.lists(st.tuples(st.text(), st.text()), max_size=3).map(tuple),
     Endpoint: endpoints,
     Endpoint | None: st.none() | endpoints,
 }

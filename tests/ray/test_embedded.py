@@ -96,16 +96,23 @@ def test_init_again_returns_the_same_cluster(embedded: raylog.Cluster) -> None:
 def test_init_sets_the_brokers_configs_of_a_new_cluster_and_of_one_that_runs(embedded: raylog.Cluster) -> None:
     assert embedded.folder is not None
     found = embedded.admin().describe_configs(broker="all", keys=["log.roll.ms", "num.partitions"])
-    assert (found["log.roll.ms"].value, found["log.roll.ms"].source.name) == ("86400000", "DYNAMIC_DEFAULT_BROKER")
+    assert (found["log.roll.ms"].value, found["log.roll.ms"].source.name) == ("86400000", "STATIC_BROKER")
     with pytest.raises(ConfigError, match=r"num\.partitions=0"):
         raylog.init(embedded.folder, configs={"num.partitions": 0})
-    assert raylog.init(embedded.folder, configs={"num.partitions": 2}) is embedded
+    started_with = {"log.roll.ms": 86_400_000}
+    assert raylog.init(embedded.folder, configs={**started_with, "num.partitions": 2}) is embedded
+    assert raylog.init(embedded.folder) is embedded, "who says nothing changes nothing"
     try:
         embedded.admin().create_topics([NewTopic("unsaid")])
         topic = embedded.admin().describe_topics(["unsaid"])["unsaid"]
         assert [len(each.replicas) for each in topic.partitions] == [3, 3]
     finally:
-        embedded.admin().alter_configs(broker="all", delete=["num.partitions"])
+        assert raylog.init(embedded.folder, configs=started_with) is embedded
+    found = embedded.admin().describe_configs(broker="all", keys=["log.roll.ms", "num.partitions"])
+    assert {name: entry.source.name for name, entry in found.items()} == {
+        "log.roll.ms": "STATIC_BROKER",
+        "num.partitions": "DEFAULT",
+    }
 
 
 def test_connect_finds_the_cluster_through_ray_and_through_its_folder(embedded: raylog.Cluster) -> None:

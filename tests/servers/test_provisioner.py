@@ -24,6 +24,7 @@ from raylog.disks.disk import (
 )
 from raylog.errors import ClusterError, DiskError, RaylogError
 from raylog.log.disk_files import DiskFiles
+from raylog.metadata.records import StaticSource
 from raylog.placement.founding import JoinedDisk, KnownBroker
 from raylog.raft.metadata_log import MetadataLog
 from raylog.server import disk_work
@@ -50,7 +51,7 @@ class Machines:
         self.lost: dict[uuid.UUID, int] = {}  # voters that nobody reaches, and their brokers
         self.running: list[str] = []
         self.has_majority = True
-        self.configs: dict[str, str] = {}
+        self.static: dict[StaticSource, dict[str, str]] = {}
         self.work: list[str] = []
 
     def join(self, name: str, host: str, rack: str | None = None, **configs: str) -> Path:
@@ -140,10 +141,11 @@ class Machines:
         self._ask(address)
         return self.lost
 
-    def configure(self, address: ClusterAddress, configs: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+    def configure(
+        self, address: ClusterAddress, source: StaticSource, configs: Mapping[str, str], *, replaces: bool
+    ) -> None:
         self._ask(address)
-        assert configs or defaults
-        self.configs = {**defaults, **self.configs, **configs}
+        self.static[source] = {**({} if replaces else self.static.get(source, {})), **configs}
 
     def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None:
         self._ask(address)
@@ -386,7 +388,7 @@ def test_what_nodes_say_of_configs_is_set_before_a_new_cluster_serves(machines: 
     assert not machines.registered
     machines.has_majority = True
     Provisioner(machines, expected=3).round()
-    assert machines.configs == {"num.partitions": "4"} and len(machines.registered) == 3
+    assert machines.static == {StaticSource.NODES: {"num.partitions": "4"}} and len(machines.registered) == 3
 
 
 def test_nodes_that_contradict_each_other_make_no_cluster(machines: Machines) -> None:
@@ -399,30 +401,51 @@ def test_nodes_that_contradict_each_other_make_no_cluster(machines: Machines) ->
     assert read_disk(machines.folder / "m2") is None
 
 
-def test_what_was_set_meanwhile_outlives_the_nodes_next_start(machines: Machines) -> None:
+def test_what_nodes_say_at_their_next_start_holds(machines: Machines) -> None:
     for number in (1, 2, 3):
         machines.join(f"m{number}", f"10.0.0.{number}", num_partitions="4")
     Provisioner(machines, expected=3).round()
-    machines.configs = {"num.partitions": "9"}
-    machines.join("m1", "10.0.0.1", num_partitions="5", default_replication_factor="2")
+    for number in (1, 2, 3):
+        machines.join(f"m{number}", f"10.0.0.{number}", num_partitions="5")
     machines.registered.clear()
     Provisioner(machines, expected=3).round()
-    assert machines.configs == {"num.partitions": "9", "default.replication.factor": "2"}
-    assert len(machines.registered) == 3, "a node that says something else keeps nobody from serving"
+    assert machines.static == {StaticSource.NODES: {"num.partitions": "5"}}
+    assert len(machines.registered) == 3
 
 
-def test_what_up_orders_is_set_whatever_was_set_before_and_missing_until_then(machines: Machines) -> None:
+def test_a_node_that_contradicts_the_others_later_keeps_nobody_from_serving(machines: Machines) -> None:
+    for number in (1, 2, 3):
+        machines.join(f"m{number}", f"10.0.0.{number}", num_partitions="4")
+    Provisioner(machines, expected=3).round()
+    machines.join("m3", "10.0.0.3", num_partitions="5", default_replication_factor="2")
+    machines.registered.clear()
+    Provisioner(machines, expected=3).round()
+    assert machines.static[StaticSource.NODES] == {"num.partitions": "4", "default.replication.factor": "2"}
+    assert len(machines.registered) == 3
+
+
+def test_what_a_node_says_that_is_away_holds_until_it_is_back(machines: Machines) -> None:
+    for number in (1, 2, 3):
+        machines.join(f"m{number}", f"10.0.0.{number}", num_partitions="4")
+    Provisioner(machines, expected=3).round()
+    machines.static = {StaticSource.NODES: {"log.roll.ms": "1"}}
+    del machines.nodes["m3"]
+    Provisioner(machines, expected=3).round()
+    assert machines.static == {StaticSource.NODES: {"log.roll.ms": "1", "num.partitions": "4"}}
+
+
+def test_what_up_orders_is_set_once_and_missing_until_then(machines: Machines) -> None:
     provisioner = three(machines)
     provisioner.round()
-    machines.configs = {"num.partitions": "9"}
     machines.has_majority = False
     provisioner.expect(3, None, {"num.partitions": "6"})
     assert provisioner.status()["missing"] == "num.partitions: not set yet"
     provisioner.round()
-    assert machines.configs == {"num.partitions": "9"}
+    assert StaticSource.START not in machines.static
     machines.has_majority = True
     provisioner.round()
-    assert machines.configs == {"num.partitions": "6"} and provisioner.status()["missing"] is None
-    machines.configs = {"num.partitions": "7"}
+    assert machines.static[StaticSource.START] == {"num.partitions": "6"} and provisioner.status()["missing"] is None
+    machines.static.clear()
+    provisioner.expect(3, None)
     provisioner.round()
-    assert machines.configs == {"num.partitions": "7"}, "an order is carried out once"
+    assert not machines.static, "an order is carried out once, and a start that says nothing changes nothing"

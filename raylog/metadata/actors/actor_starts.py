@@ -47,6 +47,7 @@ from raylog.metadata.records import (
     Record,
     RemovalConfirmed,
     RemovalPending,
+    StaticConfigsChanged,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -270,7 +271,9 @@ def may_create_need(record: Record) -> bool:
     match record:
         case PartitionChanged():
             return record.state.partition_epoch == 0 or bool(record.state.adding)
-        case ProducerIdsAllocated() | TopicConfigChanged() | BrokerConfigChanged() | HighWatermarksNoted():
+        case (
+            ProducerIdsAllocated() | TopicConfigChanged() | StaticConfigsChanged() | BrokerConfigChanged() | HighWatermarksNoted()
+        ):  # fmt: skip
             return False
         case (
             ClusterFormatted() | BrokerRegistered() | BrokerDrainChanged() | BrokerLeaving() | BrokerUnregistered()

@@ -17,6 +17,7 @@ from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.topic_configs import ConfigValueType, TopicConfig
 from raylog.errors import ConfigError, RaylogError, code_of
 from raylog.metadata.configuration import creation_defaults, effective_configs
+from raylog.metadata.configuration.broker_values import BrokerValues, in_order
 from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
@@ -31,9 +32,10 @@ from raylog.metadata.configuration.config_requests import (
     ResourceChanges,
     ResourceOutcome,
     ResourceType,
+    SetStaticConfigs,
 )
 from raylog.metadata.image import MetadataImage, Topic
-from raylog.metadata.records import BrokerConfigChanged, Record, TopicConfigChanged
+from raylog.metadata.records import BrokerConfigChanged, Record, StaticConfigsChanged, TopicConfigChanged
 from raylog.refusals import BrokerNotRegistered, InvalidRequest, UnknownTopic
 from raylog.types import BROKER_SLOT, node_id
 
@@ -55,6 +57,36 @@ def decide_alter_configs(
             continue
         results.append(ResourceOutcome(resource.type, resource.name))
     return [] if request.validate_only else records, ConfigsAltered(tuple(results))
+
+
+def decide_static_configs(
+    image: MetadataImage, request: SetStaticConfigs, *, cores: int = 0
+) -> tuple[list[Record], ConfigsAltered]:
+    """``cores`` as for ``decide_alter_configs``."""
+    values = image.broker_values.copy()
+    before = values.static.get(request.source, {})
+    try:
+        said = {name: broker_configs.validated(name, None, text) for name, text in request.configs}
+        record = StaticConfigsChanged(request.source, in_order(said if request.replaces else {**before, **said}))
+        values.apply(record)
+        _check_with_dynamic(values, cores)
+    except RaylogError as error:
+        return [], ConfigsAltered((ResourceOutcome(ResourceType.BROKER, "", code_of(error), str(error)),))
+    outcome = ConfigsAltered((ResourceOutcome(ResourceType.BROKER, ""),))
+    return [record] if dict(record.configs) != before else [], outcome
+
+
+def _check_with_dynamic(values: BrokerValues, cores: int) -> None:
+    """Raises ConfigError that says where the values are from that exclude each other."""
+    broker_configs.check_together(values.all_static(), cores=cores)
+    try:
+        broker_configs.check_together(values.in_force.get(None, {}), cores=cores)
+    except ConfigError as error:
+        dynamic = ", ".join(f"{name}={value}" for name, value in sorted(values.dynamic.get(None, {}).items()))
+        raise ConfigError(
+            f"{error}. Set for all brokers while the cluster ran, and before what it is started with: {dynamic} "
+            "(`raylog configs alter --entity-type brokers --entity-default --delete-config NAME` takes one away)"
+        ) from None
 
 
 def _alter(image: MetadataImage, resource: ResourceChanges, cores: int) -> list[Record]:
@@ -181,7 +213,8 @@ class _BrokerResource:
 
     def __init__(self, image: MetadataImage, broker_id: int | None) -> None:
         self._broker_id = broker_id
-        self.configs: Mapping[str, str] = image.broker_configs.get(broker_id, {})
+        self._static = image.broker_values.all_static()
+        self.configs: Mapping[str, str] = image.broker_values.dynamic.get(broker_id, {})
 
     def can_never_have(self, name: str) -> bool:
         return name not in broker_configs.BROKER_CONFIGS and reason_for(name) is not None
@@ -195,7 +228,7 @@ class _BrokerResource:
     def check_together(self, configs: Mapping[str, str], cores: int) -> None:
         """Raises ConfigError."""
         if self._broker_id is None:
-            broker_configs.check_together(configs, cores=cores)
+            broker_configs.check_together({**self._static, **configs}, cores=cores)
 
     def record(self, name: str, value: str | None) -> Record:
         return BrokerConfigChanged(self._broker_id, name, value)

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from raylog.metadata.records import StaticSource
+
 
 class ConfigOperation(Enum):
     SET = 0
@@ -52,6 +54,17 @@ class AlterConfigs:
 
     resources: tuple[ResourceChanges, ...]
     validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetStaticConfigs:
+    """→ ConfigsAltered, of all brokers. ``replaces``: what that source has said before and does not
+    say again is void.
+    """
+
+    source: StaticSource
+    configs: tuple[tuple[str, str], ...]
+    replaces: bool = True
 
 
 @dataclass(frozen=True, slots=True)

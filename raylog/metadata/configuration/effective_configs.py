@@ -1,8 +1,9 @@
 """Which value of a config is in force, and which others stand behind it [A20].
 
 A topic's config: the topic's own, else what is set for all brokers under the broker's name for it,
-else the default. A replica's log asks its own broker before it asks for all. A broker's config: its
-own, for all, what the controller was started with, the default. Pure reading of an image.
+else what the cluster was started with, else the default. A replica's log asks its own broker before
+it asks for all. A broker's config: its own, for all, what the cluster was started with, the
+default. Pure reading of an image.
 """
 
 from __future__ import annotations
@@ -115,9 +116,12 @@ def topic_synonyms(image: MetadataImage, configs: Mapping[str, str], name: str) 
         found.append(DescribedSynonym(name, own, TOPIC_SOURCE))
     broker_name = BROKER_NAMES.get(name)
     if broker_name is not None:
-        for_all = image.broker_configs.get(None, {}).get(broker_name)
+        for_all = image.broker_values.dynamic.get(None, {}).get(broker_name)
         if for_all is not None:
             found.append(DescribedSynonym(broker_name, for_all, ALL_BROKERS_SOURCE))
+        static = image.broker_values.all_static().get(broker_name)
+        if static is not None:
+            found.append(DescribedSynonym(broker_name, static, STATIC_SOURCE))
     found.append(DescribedSynonym(broker_name or name, TOPIC_CONFIGS[name].default, DEFAULT_SOURCE))
     return tuple(found)
 
@@ -125,13 +129,20 @@ def topic_synonyms(image: MetadataImage, configs: Mapping[str, str], name: str) 
 def broker_synonyms(
     image: MetadataImage, broker_id: int | None, name: str, *, default: str, static: Mapping[str, str]
 ) -> tuple[DescribedSynonym, ...]:
-    """All values that a broker (None: all brokers) has for that config, the one in force first."""
+    """All values that a broker (None: all brokers) has for that config, the one in force first.
+
+    ``static``: what stands behind the image's static values, and is shown where it is no default.
+    """
     found = []
+    values = image.broker_values
     for named, source in ((broker_id, BROKER_SOURCE), (None, ALL_BROKERS_SOURCE)):
-        value = image.broker_configs.get(named, {}).get(name)
+        value = values.dynamic.get(named, {}).get(name)
         if value is not None and (named is not None or source == ALL_BROKERS_SOURCE):
             found.append(DescribedSynonym(name, value, source))
-    if static.get(name, default) != default:
+    started_with = values.all_static().get(name)
+    if started_with is not None:
+        found.append(DescribedSynonym(name, started_with, STATIC_SOURCE))
+    elif static.get(name, default) != default:
         found.append(DescribedSynonym(name, static[name], STATIC_SOURCE))
     found.append(DescribedSynonym(name, default, DEFAULT_SOURCE))
     return tuple(found)

@@ -58,6 +58,7 @@ from raylog.metadata.records import (
     RemovalConfirmed,
     RemovalPending,
     ReplicaSlot,
+    StaticConfigsChanged,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -98,8 +99,8 @@ class Announcements:
                     ids.add(record.id)
                 case ActorRegistered() | ActorDied():
                     ids.update(self._committed.assigned.get(record.node_id, ()))
-                case BrokerConfigChanged():
-                    if effective_configs.shapes_logs(record.key):
+                case BrokerConfigChanged() | StaticConfigsChanged():
+                    if isinstance(record, StaticConfigsChanged) or effective_configs.shapes_logs(record.key):
                         self._configs.clear()
                         every = self._committed.topics.values()
                         ids.update(TopicIdPartition(each.topic_id, part) for each in every for part in each.partitions)
@@ -368,8 +369,8 @@ def _shapes_rates(record: Record) -> bool:
     """Whether such a record may change how fast processes copy."""
     match record:
         case (
-            BrokerConfigChanged() | TopicConfigChanged() | PartitionChanged() | ActorRegistered() | ActorDied()
-            | TopicDeleted()
+            BrokerConfigChanged() | StaticConfigsChanged() | TopicConfigChanged() | PartitionChanged()
+            | ActorRegistered() | ActorDied() | TopicDeleted()
         ):  # fmt: skip
             return True
         case (
