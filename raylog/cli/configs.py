@@ -18,6 +18,7 @@ import typer
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.cli.remote import ClusterApp
+from raylog.configs.explanations import explain_brokers, explain_topics, in_words
 from raylog.configs.server_properties import ServerProperties, merged
 from raylog.errors import ConfigError
 
@@ -118,6 +119,23 @@ def alter(
         print_text("Completed updating default config for brokers in the cluster.")
     else:
         print_text(f"Completed updating config for {entity_type.value[:-1]} {entity_name}.")
+
+
+@app.command("explain")
+def explain(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME…", help="Of configs; none: all of them.")] = None,
+    entity_type: Annotated[EntityType, typer.Option("--entity-type", help="Whose configs.")] = EntityType.brokers,
+    as_json: AsJson = False,
+) -> None:
+    """Say what configs mean, what they may be, whom they are set for and who reads them. Needs no
+    cluster.
+    """
+    table = explain_topics if entity_type is EntityType.topics else explain_brokers
+    found = table(names or ())
+    if as_json:
+        print_json(found)
+    else:
+        print_text(*(line for each in found for line in in_words(each)))
 
 
 def lines(entity_type: EntityType, name: str, entries: Iterable[ConfigEntry], *, everything: bool) -> list[str]:

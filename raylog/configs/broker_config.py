@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from raylog.configs.topic_configs import TopicConfig
 
 
-@dataclass(frozen=True, slots=True)
+class ReadBy(Enum):
+    """Who goes by a config, in the words of the docs."""
+
+    LOGS = "logs"
+    CLEANER = "compaction"
+    GROUPS = "group coordinators"
+    HOSTS = "processes that hold replicas"
+    CONTROLLER = "the controller"
+    LISTENER = "listeners"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(TopicConfig):
-    """``of_topic`` names the topic config that this one stands in for. The rest says who goes by
-    it: group coordinators, compaction, every log, or the processes that hold replicas as a whole.
-    Other ones are the controller's or a Broker's.
+    """``of_topic`` names the topic config that this one stands in for. ``is_cluster_wide``: it is
+    set for all brokers only.
     """
 
+    read_by: ReadBy
     is_cluster_wide: bool = False
     of_topic: str | None = None
-    is_of_groups: bool = False
-    is_of_cleaner: bool = False
-    is_of_logs: bool = False
-    is_of_hosts: bool = False
+
+    @property
+    def scope(self) -> str:
+        """What DescribeConfigs says after the documentation."""
+        whole = "Is the cluster's as a whole." if self.is_cluster_wide else "One broker may have its own."
+        return f"Read by {self.read_by.value}. {whole}"

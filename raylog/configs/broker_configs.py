@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from raylog.configs.broker_config import BrokerConfig
+from raylog.configs.broker_config import BrokerConfig, ReadBy
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.replication_quotas import FOLLOWER_RATE, LEADER_RATE
 from raylog.configs.server_configs import CONTROLLERS, HEARTBEAT_INTERVAL, HOSTS, SESSION_TIMEOUT
@@ -54,13 +54,16 @@ def _for_topics(name: str, broker_name: str) -> BrokerConfig:
         of.minimum,
         of.maximum,
         of.choices,
+        read_by=ReadBy.CONTROLLER if name in _CONTROLLERS else ReadBy.LOGS,
         is_cluster_wide=name in _CONTROLLERS,
         of_topic=name,
     )
 
 
 def _of_groups(name: str, default: str, meaning: str, minimum: int = 1) -> BrokerConfig:
-    return BrokerConfig(name, ConfigValueType.INT, default, meaning, minimum, is_cluster_wide=True, is_of_groups=True)
+    return BrokerConfig(
+        name, ConfigValueType.INT, default, meaning, minimum, is_cluster_wide=True, read_by=ReadBy.GROUPS
+    )
 
 
 _GROUPS = (
@@ -90,43 +93,48 @@ _GROUPS = (
 
 _CLEANER = (
     BrokerConfig("log.cleaner.backoff.ms", ConfigValueType.LONG, "15000",
-                 "how long compaction pauses when nothing was due", 0, is_of_cleaner=True),
+                 "how long compaction pauses when nothing was due", 0, read_by=ReadBy.CLEANER),
     BrokerConfig("log.cleaner.dedupe.buffer.size", ConfigValueType.LONG, "134217728",
-                 "bytes of memory that a process may use to compact a log; 24 for each key", 1 << 20, is_of_cleaner=True),
+                 "bytes of memory that a process may use to compact a log; 24 for each key", 1 << 20,
+                 read_by=ReadBy.CLEANER),
     BrokerConfig("log.cleaner.io.buffer.load.factor", ConfigValueType.DOUBLE, "0.9",
-                 "share of that memory that is filled", 0.01, 1, is_of_cleaner=True),
+                 "share of that memory that is filled", 0.01, 1, read_by=ReadBy.CLEANER),
     BrokerConfig("log.cleaner.io.max.bytes.per.second", ConfigValueType.DOUBLE, "1.7976931348623157E308",
-                 "bytes of log that compaction reads per second in one process", 1, is_of_cleaner=True),
+                 "bytes of log that compaction reads per second in one process", 1, read_by=ReadBy.CLEANER),
     BrokerConfig("log.scrub.interval.ms", ConfigValueType.LONG, "604800000",
-                 "how often a log is read through to find damage", 1, is_of_logs=True),
+                 "how often a log is read through to find damage", 1, read_by=ReadBy.LOGS),
     BrokerConfig("log.scrub.io.max.bytes.per.second", ConfigValueType.DOUBLE, "10485760",
-                 "bytes of log that scrubbing reads per second in one process", 1, is_of_logs=True),
+                 "bytes of log that scrubbing reads per second in one process", 1, read_by=ReadBy.LOGS),
 )  # fmt: skip
 
 _PRODUCERS = (
     BrokerConfig("producer.id.expiration.ms", ConfigValueType.INT, "86400000",
                  "how long a log remembers a producer that writes nothing to it; checked as often as retention", 1, INT_MAX,
-                 is_of_logs=True),
+                 read_by=ReadBy.LOGS),
 )  # fmt: skip
 
 _SCALING = (
     BrokerConfig(SCALING_MAX, ConfigValueType.INT, "0",
                  "actors for users' topics that one broker gets by itself; 0: as many as its machine has cores, never more",
-                 0, INT_MAX, is_cluster_wide=True),
+                 0, INT_MAX, read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("actor.scaling.backoff.ms", ConfigValueType.LONG, "10000",
                  "pause between two steps on one disk; a replica that has moved stays for six times as long", 0,
-                 is_cluster_wide=True),
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("actor.scaling.busy.ms", ConfigValueType.LONG, "5000",
-                 "how long an actor has to be busy before it gets help", 0, is_cluster_wide=True),
+                 "how long an actor has to be busy before it gets help", 0,
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig(SCALING_BUSY, ConfigValueType.DOUBLE, "0.75",
-                 "an actor whose event loop uses at least this share of a core is busy", 0, 1, is_cluster_wide=True),
+                 "an actor whose event loop uses at least this share of a core is busy", 0, 1,
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("actor.scaling.enable", ConfigValueType.BOOLEAN, "true",
-                 "whether a busy actor gets another one beside it, which ends when it is idle", is_cluster_wide=True),
+                 "whether a busy actor gets another one beside it, which ends when it is idle",
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("actor.scaling.idle.ms", ConfigValueType.LONG, "300000",
                  "how long an actor that was added has to be idle before it gives its replicas back and ends", 0,
-                 is_cluster_wide=True),
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig(SCALING_IDLE, ConfigValueType.DOUBLE, "0.2",
-                 "an actor whose event loop uses at most this share of a core is idle", 0, 1, is_cluster_wide=True),
+                 "an actor whose event loop uses at most this share of a core is idle", 0, 1,
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
 )  # fmt: skip
 
 _TABLE = (
@@ -137,40 +145,52 @@ _TABLE = (
     *HOSTS,
     *CONTROLLERS,
     BrokerConfig("auto.create.topics.enable", ConfigValueType.BOOLEAN, "true",
-                 "whether a topic is created when a Kafka client first asks for it", is_cluster_wide=True),
+                 "whether a topic is created when a Kafka client first asks for it",
+                 read_by=ReadBy.LISTENER, is_cluster_wide=True),
     BrokerConfig("auto.leader.rebalance.enable", ConfigValueType.BOOLEAN, "true",
-                 "whether leaders go back to the preferred replicas by themselves", is_cluster_wide=True),
+                 "whether leaders go back to the preferred replicas by themselves",
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig(REPLICATION_FACTOR, ConfigValueType.INT, str(REPLICATION_FACTOR_UNSET),
                  "replicas of a topic that is created without a number; if this is not set, as many as there are brokers, at most 3",
-                 1, SHORT_MAX, is_cluster_wide=True),
+                 1, SHORT_MAX, read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig(FOLLOWER_RATE, ConfigValueType.LONG, str(LONG_MAX),
-                 "bytes per second that the broker's throttled replicas copy while they are not in sync", 0),
+                 "bytes per second that the broker's throttled replicas copy while they are not in sync", 0,
+                 read_by=ReadBy.CONTROLLER),
     BrokerConfig("leader.imbalance.check.interval.seconds", ConfigValueType.LONG, "300",
-                 "how often the balance of leaders is checked", 1, 1 << 40, is_cluster_wide=True),
+                 "how often the balance of leaders is checked", 1, 1 << 40,
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("leader.imbalance.per.broker.percentage", ConfigValueType.INT, "10",
-                 "how many of the partitions that prefer a broker may be led by others", 0, is_cluster_wide=True),
+                 "how many of the partitions that prefer a broker may be led by others", 0,
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig(LEADER_RATE, ConfigValueType.LONG, str(LONG_MAX),
-                 "bytes per second that the broker's throttled leaders send to replicas that are not in sync", 0),
+                 "bytes per second that the broker's throttled leaders send to replicas that are not in sync", 0,
+                 read_by=ReadBy.CONTROLLER),
     BrokerConfig("max.connections", ConfigValueType.INT, str(INT_MAX),
-                 "connections of Kafka clients to one broker; further ones are closed at once", 0, INT_MAX),
+                 "connections of Kafka clients to one broker; further ones are closed at once", 0, INT_MAX,
+                 read_by=ReadBy.LISTENER),
     BrokerConfig("max.incremental.fetch.session.cache.slots", ConfigValueType.INT, "1000",
-                 "fetch sessions of Kafka clients that one broker keeps", 0, INT_MAX),
+                 "fetch sessions of Kafka clients that one broker keeps", 0, INT_MAX, read_by=ReadBy.LISTENER),
     BrokerConfig(PARTITIONS, ConfigValueType.INT, "1", "partitions of a topic that is created without a number",
-                 1, PARTITIONS_MAX, is_cluster_wide=True),
+                 1, PARTITIONS_MAX, read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("queued.max.request.bytes", ConfigValueType.LONG, "268435456",
-                 "bytes of requests that one broker works on at once; beyond that it stops reading from large senders", 1),
+                 "bytes of requests that one broker works on at once; beyond that it stops reading from large senders", 1,
+                 read_by=ReadBy.LISTENER),
     BrokerConfig("unclean.shutdown.election.wait.ms", ConfigValueType.INT, "10000",
                  "how long an election after an unclean stop waits for the logs of in-sync replicas that are not up yet",
-                 0, is_cluster_wide=True),
+                 0, read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     *(_for_topics(name, broker_name) for name, broker_name in BROKER_NAMES.items() if TOPIC_CONFIGS[name].refused is None),
 )  # fmt: skip
 
 _FIXED = (
-    BrokerConfig("advertised.listeners", ConfigValueType.LIST, "", "where Kafka clients are told to reach this broker"),
-    BrokerConfig("broker.id", ConfigValueType.INT, "-1", "the number of this broker", -1, INT_MAX),
-    BrokerConfig("broker.rack", ConfigValueType.STRING, "", "the rack, or zone, of this broker"),
-    BrokerConfig("log.cleaner.enable", ConfigValueType.BOOLEAN, "true", "whether compacted topics are compacted"),
-    BrokerConfig("log.dirs", ConfigValueType.STRING, "", "the disks of this broker"),
+    BrokerConfig("advertised.listeners", ConfigValueType.LIST, "", "where Kafka clients are told to reach this broker",
+                 read_by=ReadBy.LISTENER),
+    BrokerConfig("broker.id", ConfigValueType.INT, "-1", "the number of this broker", -1, INT_MAX,
+                 read_by=ReadBy.CONTROLLER),
+    BrokerConfig("broker.rack", ConfigValueType.STRING, "", "the rack, or zone, of this broker",
+                 read_by=ReadBy.CONTROLLER),
+    BrokerConfig("log.cleaner.enable", ConfigValueType.BOOLEAN, "true", "whether compacted topics are compacted",
+                 read_by=ReadBy.CLEANER),
+    BrokerConfig("log.dirs", ConfigValueType.STRING, "", "the disks of this broker", read_by=ReadBy.CONTROLLER),
 )  # fmt: skip
 
 BROKER_CONFIGS: Mapping[str, BrokerConfig] = {
@@ -187,13 +207,14 @@ def config_named(name: str, broker_id: int | None) -> BrokerConfig:
     """
     config = BROKER_CONFIGS.get(name)
     if config is None:
-        raise ConfigError(_why_not(name))
+        raise ConfigError(why_not(name))
     if config.is_cluster_wide and broker_id is not None:
         raise ConfigError(f"{name} is the cluster's as a whole: set it for all brokers, not for broker {broker_id}")
     return config
 
 
-def _why_not(name: str) -> str:
+def why_not(name: str) -> str:
+    """Why a config of that name can't be set while brokers run."""
     if name in FIXED_CONFIGS:
         return f"{name} is fixed when a broker starts; it can't be changed while it runs"
     reason = reason_for(name)

@@ -7,7 +7,7 @@ the fields of ``HostConfig`` and ``ControllerConfig`` take it from the table (``
 
 from __future__ import annotations
 
-from raylog.configs.broker_config import BrokerConfig
+from raylog.configs.broker_config import BrokerConfig, ReadBy
 from raylog.configs.topic_configs import INT_MAX, LONG_MAX, ConfigValueType
 from raylog.log.record_validation import WALKED_BYTES_MAX
 
@@ -16,11 +16,20 @@ SESSION_TIMEOUT = "broker.session.timeout.ms"
 
 
 def _of_hosts(name: str, default: int, meaning: str, minimum: int = 1, maximum: int = INT_MAX) -> BrokerConfig:
-    return BrokerConfig(name, ConfigValueType.INT, str(default), meaning, minimum, maximum, is_of_hosts=True)
+    return BrokerConfig(name, ConfigValueType.INT, str(default), meaning, minimum, maximum, read_by=ReadBy.HOSTS)
 
 
 def _of_controller(name: str, default: int, meaning: str, minimum: int = 1) -> BrokerConfig:
-    return BrokerConfig(name, ConfigValueType.INT, str(default), meaning, minimum, INT_MAX, is_cluster_wide=True)
+    return BrokerConfig(
+        name,
+        ConfigValueType.INT,
+        str(default),
+        meaning,
+        minimum,
+        INT_MAX,
+        read_by=ReadBy.CONTROLLER,
+        is_cluster_wide=True,
+    )
 
 
 HOSTS = (
@@ -33,7 +42,7 @@ HOSTS = (
               "how long a consumer's fetch may wait for records that have to be read from the disk, if its own wait is shorter", 0),
     BrokerConfig("connections.max.idle.ms", ConfigValueType.LONG, "600000",
                  "a connection of a Kafka client that asks for nothing for this long is closed; -1: never",
-                 -1, LONG_MAX, is_of_hosts=True),
+                 -1, LONG_MAX, read_by=ReadBy.HOSTS),
     _of_hosts("failed.log.retry.max.ms", 30_000, "the longest pause between two attempts to open a log or delete a folder"),
     _of_hosts("failed.log.retry.ms", 250, "pause after a log could not be opened or a folder not be deleted; doubled each time"),
     _of_hosts("fetch.max.bytes", 57_671_680, "bytes of records in one answer to a fetch of a client", 1_024),
@@ -41,7 +50,7 @@ HOSTS = (
               "how long a new high watermark waits for records to travel to the followers with", 0),
     _of_hosts("locked.log.retry.ms", 20, "pause while another process holds the folder of a replica"),
     BrokerConfig("log.retention.check.interval.ms", ConfigValueType.LONG, "300000",
-                 "how often a log is checked for segments that retention deletes", 1, LONG_MAX, is_of_hosts=True),
+                 "how often a log is checked for segments that retention deletes", 1, LONG_MAX, read_by=ReadBy.HOSTS),
     _of_hosts("replica.fetch.backoff.first.ms", 5, "pause before a follower's first retry; doubled each time"),
     _of_hosts("replica.fetch.backoff.ms", 1_000, "the longest pause between two tries of a follower's fetch", 0),
     _of_hosts("replica.fetch.max.bytes", 1 << 20, "bytes that a follower asks of one partition; a single larger batch is still sent", 0),
@@ -49,9 +58,9 @@ HOSTS = (
     _of_hosts("replica.fetch.response.max.bytes", 10 << 20, "bytes in one answer to a follower", 0),
     _of_hosts("replica.fetch.wait.max.ms", 500, "how long a leader waits for records for a follower"),
     BrokerConfig("replica.high.watermark.checkpoint.interval.ms", ConfigValueType.LONG, "5000",
-                 "how often high watermarks are written to the disk and reported to the controller", 1, is_of_hosts=True),
+                 "how often high watermarks are written to the disk and reported to the controller", 1, read_by=ReadBy.HOSTS),
     BrokerConfig("replica.lag.time.max.ms", ConfigValueType.LONG, "30000",
-                 "how long a follower may lag before its leader takes it out of the in-sync replicas", 1, is_of_hosts=True),
+                 "how long a follower may lag before its leader takes it out of the in-sync replicas", 1, read_by=ReadBy.HOSTS),
     _of_hosts("socket.request.max.bytes", 104_857_600,
               "bytes of one request of a Kafka client; the connection of a larger one is closed", 1_024),
     _of_hosts("unknown.partition.wait.ms", 1_000, "how long any request waits for a partition that is not known here", 0),
@@ -75,7 +84,8 @@ CONTROLLERS = (
                    "how long a process that answers such a call may take to open its session again"),
     _of_controller(SESSION_TIMEOUT, 9_000, "a server process that is silent for this long is declared dead"),
     _of_controller("controller.pause.ms", 500, "a controller that is this late to a deadline was paused, and declares nobody dead by it"),
-    BrokerConfig("delete.topic.enable", ConfigValueType.BOOLEAN, "true", "whether topics can be deleted", is_cluster_wide=True),
+    BrokerConfig("delete.topic.enable", ConfigValueType.BOOLEAN, "true", "whether topics can be deleted",
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     _of_controller("first.leader.wait.ms", 1_000,
                    "how long a new partition waits for its preferred leader once another replica is there", 0),
     _of_controller("high.watermark.record.interval.ms", 3_000,

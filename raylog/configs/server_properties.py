@@ -20,11 +20,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raylog.configs.broker_config import BrokerConfig
 from raylog.configs.broker_configs import for_all_brokers
 from raylog.configs.properties import read_properties, resolved
 from raylog.configs.refused_broker_configs import reason_for
-from raylog.configs.topic_configs import INT_MAX, ConfigValueType
+from raylog.configs.topic_configs import INT_MAX, ConfigValueType, TopicConfig
 from raylog.errors import ConfigError
 
 LISTENERS = "listeners"
@@ -37,11 +36,11 @@ _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 
 
-def _unit(name: str, milliseconds: int, lowest: int) -> tuple[BrokerConfig, int]:
-    return BrokerConfig(name, ConfigValueType.INT, "", "", lowest, INT_MAX), milliseconds
+def _unit(name: str, milliseconds: int, lowest: int) -> tuple[TopicConfig, int]:
+    return TopicConfig(name, ConfigValueType.INT, "", "", lowest, INT_MAX), milliseconds
 
 
-UNITS: Mapping[str, Sequence[tuple[BrokerConfig, int]]] = {
+UNITS: Mapping[str, Sequence[tuple[TopicConfig, int]]] = {
     "log.retention.ms": (_unit("log.retention.minutes", _MINUTE_MS, -1), _unit("log.retention.hours", _HOUR_MS, -1)),
     "log.roll.ms": (_unit("log.roll.hours", _HOUR_MS, 1),),
     "log.roll.jitter.ms": (_unit("log.roll.jitter.hours", _HOUR_MS, 0),),

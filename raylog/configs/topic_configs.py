@@ -71,15 +71,43 @@ class TopicConfig:
             if self.choices and each not in self.choices:
                 raise ConfigError(f"{self.name}={text!r}: choose from {', '.join(self.choices)}")
         if self.name in (LEADERS, FOLLOWERS) and not (isinstance(value, tuple) and is_list(value)):
-            raise ConfigError(f"{self.name}={text!r}: neither * nor a list of partition:broker,partition:broker,…")
+            raise ConfigError(f"{self.name}={text!r}: not {self.values}")
         if self.name == PER_ACTOR and text.strip() != AUTO and not _is_replica_count(text.strip()):
-            raise ConfigError(f"{self.name}={text!r}: neither {AUTO} nor a number from 1 to {PER_ACTOR_MAX:,}")
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if self.minimum is not None and value < self.minimum:
-                raise ConfigError(f"{self.name}={text}: must be at least {self.minimum}")
-            if self.maximum is not None and value > self.maximum:
-                raise ConfigError(f"{self.name}={text}: must be at most {self.maximum}")
+            raise ConfigError(f"{self.name}={text!r}: not {self.values}")
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not self._is_within(value):
+            raise ConfigError(f"{self.name}={text}: must be {self.values}")
         return value
+
+    @property
+    def values(self) -> str:
+        """What it may be, as words that follow "must be"."""
+        if self.name in (LEADERS, FOLLOWERS):
+            return "* or a list of partition:broker,partition:broker,…"
+        if self.name == PER_ACTOR:
+            return f"{AUTO} or a number from 1 to {PER_ACTOR_MAX:,}"
+        if self.choices:
+            return f"{'some' if self.type is ConfigValueType.LIST else 'one'} of {', '.join(self.choices)}"
+        match self.type:
+            case ConfigValueType.BOOLEAN:
+                return "true or false"
+            case ConfigValueType.STRING:
+                return "text"
+            case ConfigValueType.LIST:
+                return "a list"
+            case ConfigValueType.INT | ConfigValueType.LONG | ConfigValueType.DOUBLE:
+                if self.maximum in (None, INT_MAX, LONG_MAX):
+                    return "any number" if self.minimum is None else f"at least {_number(self.minimum)}"
+                assert self.minimum is not None and self.maximum is not None, f"{self.name} has an upper bound alone"
+                return f"from {_number(self.minimum)} to {_number(self.maximum)}"
+
+    @property
+    def documentation(self) -> str:
+        """What DescribeConfigs says."""
+        refused = "" if self.refused is None else f" (fixed: {self.refused})"
+        return f"{self.meaning[:1].upper()}{self.meaning[1:]}{refused}. Must be {self.values}."
+
+    def _is_within(self, value: float) -> bool:
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
 
     def _typed(self, text: str) -> Value:
         try:
@@ -100,7 +128,12 @@ class TopicConfig:
                 case ConfigValueType.STRING:
                     return text
         except (ValueError, KeyError):
-            raise ConfigError(f"{self.name}={text!r} is no {self.type.name.lower()}") from None
+            raise ConfigError(f"{self.name}={text!r} is no {self.type.name.lower()}: must be {self.values}") from None
+
+
+def _number(value: float) -> str:
+    """Without a point where it is whole."""
+    return str(int(value)) if value == int(value) else str(value)
 
 
 _NO_TIERS = "there is no remote storage: every segment stays on its disk until retention deletes it"

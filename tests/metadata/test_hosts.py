@@ -161,7 +161,7 @@ def test_a_retired_host_that_holds_nothing_is_not_needed():
 
 @pytest.mark.parametrize("text", ["0", "-1", "10001", "many", "1.5", "²", ""])
 def test_what_is_neither_auto_nor_a_number_is_refused(text):
-    with pytest.raises(ConfigError, match=r"neither auto nor a number from 1 to 10,000"):
+    with pytest.raises(ConfigError, match=r"not auto or a number from 1 to 10,000"):
         topic_configs.validated("replicas.per.actor", text)
     assert topic_configs.validated("replicas.per.actor", " auto ") == "auto"
     assert topic_configs.replicas_per_actor({"replicas.per.actor": "7"}) == 7

@@ -342,8 +342,8 @@ def test_a_topic_that_is_deleted_while_its_replicas_move_ends_the_step(loaded):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"busy_ratio": "-0.1"}, "must be at least 0"),
-        ({"busy_ratio": "1.01"}, "must be at most 1"),
+        ({"busy_ratio": "-0.1"}, "must be from 0 to 1"),
+        ({"busy_ratio": "1.01"}, "must be from 0 to 1"),
         ({"idle_ratio": "0.75"}, "actor.scaling.idle.ratio=0.75 is not below actor.scaling.busy.ratio=0.75"),
         ({"busy_ratio": "0.2"}, "actor.scaling.idle.ratio=0.2 is not below actor.scaling.busy.ratio=0.2"),
         ({"busy_ratio": "0.5", "idle_ratio": "0.6"}, "0.6 is not below"),
@@ -370,7 +370,7 @@ def test_what_a_cluster_is_started_with_is_checked_before_anything_starts():
     assert for_all_brokers({"actor_scaling_enable": False}) == {"actor.scaling.enable": "false"}
     with pytest.raises(ConfigError, match="set both so that the idle one is clearly lower"):
         for_all_brokers({"actor.scaling.idle.ratio": 0.8})
-    with pytest.raises(ConfigError, match="must be at most 1"):
+    with pytest.raises(ConfigError, match="must be from 0 to 1"):
         for_all_brokers({"actor.scaling.busy.ratio": 75})
 
 

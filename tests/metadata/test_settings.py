@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.configs.broker_config import ReadBy
 from raylog.configs.broker_configs import BROKER_CONFIGS, for_all_brokers
 from raylog.configs.server_configs import CONTROLLERS, HOSTS
 from raylog.configs.settings import config_of, with_configs
@@ -46,8 +47,8 @@ def test_every_setting_is_a_config_of_brokers_and_has_its_default(kind: Any) -> 
     for field, name in named.items():
         config = BROKER_CONFIGS[name]
         assert getattr(kind(), field) == config.parse(config.default)
-        assert kind is not HostConfig or config.is_of_hosts or name in OF_LOGS, f"{name} reaches no host"
-        assert kind is not GroupConfig or config.is_of_groups, f"{name} reaches no coordinator"
+        assert kind is not HostConfig or config.read_by is ReadBy.HOSTS or name in OF_LOGS, f"{name} reaches no host"
+        assert kind is not GroupConfig or config.read_by is ReadBy.GROUPS, f"{name} reaches no coordinator"
 
 
 @pytest.mark.parametrize(("table", "kind"), [(HOSTS, HostConfig), (CONTROLLERS, ControllerConfig)])

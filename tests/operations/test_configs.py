@@ -151,3 +151,43 @@ def test_a_description_travels_in_every_version(operator, version):
     (entry,) = reply.results[0].configs
     assert (entry.name, entry.value, len(entry.synonyms)) == ("flush.ms", "9", 2)
     assert len(reply.results[1].configs) == len(BROKER_CONFIGS) + len(FIXED_CONFIGS) > len(reply.results[2].configs)
+
+
+def test_every_config_is_explained_and_described_from_the_one_table(operator, raylog):
+    code, explained = raylog("configs", "explain", "--json")
+    assert code == 0 and [each["name"] for each in explained] == list(BROKER_CONFIGS)
+    described = operator.admin.describe_configs(broker=1)
+    for each in explained:
+        said = described[each["name"]].documentation
+        assert f"Must be {each['values']}. Read by {each['read_by']}." in said, each
+        assert ("Is the cluster's as a whole." in said) == (each["set"] == "all brokers"), each
+        assert each["meaning"][1:] in said and each["type"] == described[each["name"]].type.name.lower()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("num.partitions",), "num.partitions=1\n"),
+        (("num.partitions",), "  int, from 1 to 100000; set for all brokers; read by the controller\n"),
+        (("log.roll.ms",), "  long, at least 1; set for one broker, or all; read by logs\n"),
+        (("broker.rack",), "set for a broker by its start"),
+        (("num.io.threads",), "  refused: raylog has no pools of threads"),
+        (("--entity-type", "topics", "cleanup.policy"), "  list, some of delete, compact; set for a topic"),
+        (
+            ("--entity-type", "topics", "remote.storage.enable"),
+            "  refused, unless it is the default: there is no remote",
+        ),
+    ],
+)
+def test_a_config_is_explained_without_a_cluster(raylog, asked, said):
+    code, text = raylog("configs", "explain", *asked)
+    assert code == 0 and said in text, text
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [(("num.partition",), "'num.partitions'"), (("--entity-type", "topics", "segment.byte"), "'segment.bytes'")],
+)
+def test_what_is_no_config_is_explained_by_the_nearest_name(raylog, asked, said):
+    with pytest.raises(ConfigError, match=f"did you mean {said}\\?"):
+        raylog("configs", "explain", *asked)

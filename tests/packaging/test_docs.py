@@ -19,19 +19,23 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 def topic_configs() -> str:
     from raylog.configs.topic_configs import TOPIC_CONFIGS
 
-    rows = ["| config | default | |", "|---|---|---|"]
+    rows = ["| config | default | values | |", "|---|---|---|---|"]
     for config in TOPIC_CONFIGS.values():
         default = f"`{config.default}`" if config.default else "(empty)"
         verdict = config.meaning if config.refused is None else f"**refused** unless the default: {config.refused}"
-        rows.append(f"| `{config.name}` | {default} | {verdict} |")
+        rows.append(f"| `{config.name}` | {default} | {config.values} | {verdict} |")
     return "\n".join(rows)
 
 
 def broker_configs() -> str:
     from raylog.configs.broker_configs import BROKER_CONFIGS
 
-    rows = [f"| `{name}` | `{config.default}` | {config.meaning} |" for name, config in BROKER_CONFIGS.items()]
-    return "\n".join(("| config | default | |", "|---|---|---|", *rows))
+    rows = [
+        f"| `{name}` | `{config.default}` | {config.values} | {'all brokers' if config.is_cluster_wide else 'one or all'} "
+        f"| {config.read_by.value} | {config.meaning} |"
+        for name, config in BROKER_CONFIGS.items()
+    ]
+    return "\n".join(("| config | default | values | set for | read by | |", "|---|---|---|---|---|---|", *rows))
 
 
 def client_options() -> str:

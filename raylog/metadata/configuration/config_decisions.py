@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from raylog.configs import broker_configs, topic_configs
+from raylog.configs.broker_config import BrokerConfig
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.topic_configs import ConfigValueType, TopicConfig
 from raylog.errors import ConfigError, RaylogError, code_of
@@ -185,7 +186,7 @@ def _broker_entries(
 
 
 def _entry(config: TopicConfig, synonyms: tuple[DescribedSynonym, ...], *, read_only: bool) -> DescribedConfig:
-    meaning = config.meaning if config.refused is None else f"{config.meaning} (fixed: {config.refused})"
+    meaning = f"{config.documentation} {config.scope}" if isinstance(config, BrokerConfig) else config.documentation
     return DescribedConfig(config.name, synonyms, config.type.value, meaning, read_only)
 
 

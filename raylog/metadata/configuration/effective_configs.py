@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from raylog.configs import topic_configs
+from raylog.configs.broker_config import ReadBy
 from raylog.configs.broker_configs import BROKER_CONFIGS
 from raylog.configs.topic_configs import BROKER_NAMES, TOPIC_CONFIGS, Value
 from raylog.metadata.configuration.config_requests import DescribedSynonym
@@ -28,7 +29,7 @@ def shapes_logs(name: str) -> bool:
     config = BROKER_CONFIGS.get(name)
     if config is None:
         return False
-    return config.of_topic is not None or config.is_of_groups or config.is_of_cleaner or config.is_of_logs
+    return config.of_topic is not None or config.read_by in (ReadBy.GROUPS, ReadBy.CLEANER, ReadBy.LOGS)
 
 
 def has_own(image: MetadataImage, broker_id: int) -> bool:
@@ -51,16 +52,16 @@ def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[st
             config = BROKER_CONFIGS.get(broker_name)
             if config is not None and config.of_topic is not None:
                 values.setdefault(config.of_topic, value)
-            elif config is not None and config.is_of_cleaner:
+            elif config is not None and config.read_by is ReadBy.CLEANER:
                 cleaner.setdefault(broker_name, value)
-            elif config is not None and config.is_of_logs:
+            elif config is not None and config.read_by is ReadBy.LOGS:
                 of_logs.setdefault(broker_name, value)
     effective = topic_configs.effective(values) | of_logs
     if "compact" in effective["cleanup.policy"]:
         effective |= cleaner
     if topic.name == OFFSETS_TOPIC:
         for name, value in image.broker_configs.get(None, {}).items():
-            if name in BROKER_CONFIGS and BROKER_CONFIGS[name].is_of_groups:
+            if name in BROKER_CONFIGS and BROKER_CONFIGS[name].read_by is ReadBy.GROUPS:
                 effective[name] = value
     return effective
 
@@ -73,7 +74,7 @@ def of_host(image: MetadataImage, broker_id: int) -> tuple[tuple[str, str], ...]
     for named in (None, broker_id):
         for name, value in image.broker_configs.get(named, {}).items():
             config = BROKER_CONFIGS.get(name)
-            if config is not None and config.is_of_hosts:
+            if config is not None and config.read_by is ReadBy.HOSTS:
                 values[name] = value
     return tuple(sorted(values.items()))
 
