@@ -60,10 +60,10 @@ def _for_topics(name: str, broker_name: str) -> BrokerConfig:
     )
 
 
-def _of_groups(name: str, default: str, meaning: str, minimum: int = 1) -> BrokerConfig:
-    return BrokerConfig(
-        name, ConfigValueType.INT, default, meaning, minimum, is_cluster_wide=True, read_by=ReadBy.GROUPS
-    )
+def _of_groups(
+    name: str, default: str, meaning: str, minimum: int = 1, type: ConfigValueType = ConfigValueType.INT
+) -> BrokerConfig:
+    return BrokerConfig(name, type, default, meaning, minimum, is_cluster_wide=True, read_by=ReadBy.GROUPS)
 
 
 _GROUPS = (
@@ -87,7 +87,12 @@ _GROUPS = (
     _of_groups("group.min.session.timeout.ms", "6000", "the shortest session timeout that a member may ask for"),
     _of_groups("offset.metadata.max.bytes", "4096", "characters of metadata that may be committed with an offset", 0),
     _of_groups("offsets.commit.timeout.ms", "5000", "how long a commit waits for the replicas"),
-    _of_groups("offsets.retention.check.interval.ms", "600000", "how often expired offsets are removed"),
+    _of_groups(
+        "offsets.retention.check.interval.ms",
+        "600000",
+        "how often expired offsets are removed",
+        type=ConfigValueType.LONG,
+    ),
     _of_groups("offsets.retention.minutes", "10080", "how long the offsets of a group without members are kept"),
 )
 
@@ -173,7 +178,7 @@ _TABLE = (
     BrokerConfig(PARTITIONS, ConfigValueType.INT, "1", "partitions of a topic that is created without a number",
                  1, PARTITIONS_MAX, read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("queued.max.request.bytes", ConfigValueType.LONG, "268435456",
-                 "bytes of requests that one broker works on at once; beyond that it stops reading from large senders", 1,
+                 "bytes of requests that one broker works on at once; beyond that it stops reading from large senders; -1: no limit", -1,
                  read_by=ReadBy.LISTENER),
     BrokerConfig("unclean.shutdown.election.wait.ms", ConfigValueType.INT, "10000",
                  "how long an election after an unclean stop waits for the logs of in-sync replicas that are not up yet",

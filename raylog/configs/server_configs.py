@@ -90,6 +90,7 @@ CONTROLLERS = (
                    "how long a new partition waits for its preferred leader once another replica is there", 0),
     _of_controller("high.watermark.record.interval.ms", 3_000,
                    "shortest time between two records of leaders' high watermarks in the metadata log"),
-    _of_controller("metadata.log.max.record.bytes.between.snapshots", 20 << 20,
-                   "bytes of the metadata log after which a snapshot replaces it"),
+    BrokerConfig("metadata.log.max.record.bytes.between.snapshots", ConfigValueType.LONG, str(20 << 20),
+                 "bytes of the metadata log after which a snapshot replaces it", 1,
+                 read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
 )  # fmt: skip

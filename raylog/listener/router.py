@@ -41,7 +41,7 @@ from raylog.listener.topic_creation import TopicCreator
 from raylog.metadata.image import MetadataImage
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
-from raylog.wire.limits import LISTENER_LIMITS, NEVER, Limits, idle_limit
+from raylog.wire.limits import LISTENER_LIMITS, NEVER, Limits, bytes_limit, idle_limit
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
 
@@ -160,7 +160,7 @@ class Router:
         limits = replace(
             self._limits,
             connections_max=value("max.connections", self._limits.connections_max or INT_MAX),
-            server_bytes_max=value("queued.max.request.bytes", self._limits.server_bytes_max),
+            server_bytes_max=bytes_limit(value("queued.max.request.bytes", self._limits.server_bytes_max)),
             idle_timeout_ms=idle_limit(value("connections.max.idle.ms", self._limits.idle_timeout_ms or NEVER)),
             request_bytes_max=value("socket.request.max.bytes", self._limits.request_bytes_max),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 
@@ -39,3 +40,10 @@ NEVER = -1
 def idle_limit(connections_max_idle_ms: int) -> int | None:
     """The ``idle_timeout_ms`` of that config."""
     return None if connections_max_idle_ms < 0 else connections_max_idle_ms
+
+
+def bytes_limit(queued_max_request_bytes: int) -> int:
+    """The ``server_bytes_max`` of that config: as in Kafka, nothing and less than nothing are no
+    limit.
+    """
+    return queued_max_request_bytes if queued_max_request_bytes > 0 else sys.maxsize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -383,6 +384,8 @@ def test_limits_change_while_a_broker_runs(running: InProcessCluster, client: Op
         with pytest.raises(DisconnectedError):
             client(1).ask(metadata())
         assert client(0).ask(metadata()).brokers, "the other brokers' are their own"
+        admin.alter_configs(broker=1, set={"queued.max.request.bytes": "-1"})
+        eventually(lambda: router.server.limits.server_bytes_max == sys.maxsize, "no limit")
         admin.alter_configs(broker=1, delete=list(limits))
         eventually(lambda: router.server.limits == before, "the limits as before")
 
