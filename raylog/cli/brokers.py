@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, ConnectTimeout, Folder, Timeout, find_cluster
+from raylog.cli.from_outside import status_from_outside
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.reassign import Throttle, as_document, checked_throttle, named
 from raylog.cli.remote import ClusterApp
 from raylog.errors import ClusterError, error_for
-from raylog.types import Endpoint, TopicPartition
-from raylog.wire.listeners import endpoint_text
+from raylog.types import TopicPartition
 
 if TYPE_CHECKING:
     from raylog.client.sync import AdminClient
@@ -36,7 +36,7 @@ def list_(
     offline or without replicas.
     """
     cluster = find_cluster(folder, address, timeout)
-    brokers = _seen_from_outside(cluster) if cluster.address.is_outside else _known_inside(cluster)
+    brokers = _known_outside(cluster) if cluster.address.is_outside else _known_inside(cluster)
     if as_json:
         print_json(brokers)
         return
@@ -73,26 +73,8 @@ def _known_inside(cluster: Cluster) -> list[dict[str, Any]]:
     ]
 
 
-def _seen_from_outside(cluster: Cluster) -> list[dict[str, Any]]:
-    """The same, of what Kafka's DescribeCluster, Metadata and DescribeLogDirs say."""
-    with cluster.admin() as admin:
-        brokers = admin.describe_cluster(include_fenced=True).brokers
-        parts = [part for topic in admin.describe_topics().values() for part in topic.partitions]
-        log_dirs = admin.describe_log_dirs()
-    return [
-        {
-            "broker": each.broker,
-            "rack": each.rack,
-            "listener": endpoint_text(Endpoint(each.host, each.port)),
-            "live": not each.is_fenced,
-            "draining": None,
-            "replicas": sum(each.broker in part.replicas for part in parts),
-            "leads": sum(part.leader == each.broker for part in parts),
-            "disks": sorted(log_dirs.get(each.broker, {})),
-            "offline_disks": None,
-        }
-        for each in brokers
-    ]
+def _known_outside(cluster: Cluster) -> list[dict[str, Any]]:
+    return [{"broker": each.pop("id"), **each} for each in status_from_outside(cluster)["brokers"]]
 
 
 @app.command("drain")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, DEFAULT_FOLDER, Address, Folder, Timeout, find_cluster
+from raylog.cli.from_outside import print_status_from_outside, print_topics, status_from_outside
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.ray_head import RAY_NOTE, end_ray, start_ray
 from raylog.cli.recovery import await_recovery, recovery_words
@@ -330,13 +331,17 @@ def status(
 ) -> None:
     """Show brokers, processes and topics as the controller knows them.
 
-    Exits with 1 if a broker is away or a partition has no leader.
+    Exits with 1 if a broker is away or a partition has no leader. Through the listeners of brokers
+    it shows what Kafka's requests tell: no processes, and no warnings.
     """
     cluster = find_cluster(folder, address, timeout)
+    is_outside = cluster.address.is_outside
     while True:
-        state = cluster.status()
+        state = status_from_outside(cluster) if is_outside else cluster.status()
         if as_json:
             print_json(state)
+        elif is_outside:
+            print_status_from_outside(state)
         else:
             _print_status(cluster.address.cluster_id, state)
         if not watch:
@@ -347,8 +352,6 @@ def status(
 
 
 def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
-    from raylog.configs.broker_configs import REPLICATION_FACTOR_UNSET
-
     controller = state["controller"]
     print_text(
         f"Cluster {cluster_id}: controller of broker {controller['broker']} at {controller['endpoint']}, "
@@ -377,23 +380,7 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
     if servers := _bootstrap_servers(state):
         print_text("", f"Kafka clients: bootstrap.servers={servers}")
     print_text("")
-    topics = []
-    for topic in state["topics"]:
-        parts = topic["partitions"]
-        topics.append(
-            [
-                topic["name"],
-                len(parts),
-                max((len(part["replicas"]) for part in parts), default=0),
-                sum(len(part["isr"]) < len(part["replicas"]) for part in parts),
-                sum(part["leader"] < 0 for part in parts),
-            ]
-        )
-    if topics:
-        print_table(["topic", "partitions", "replicas", "out of sync", "no leader"], topics)
-    else:
-        factor = min(REPLICATION_FACTOR_UNSET, len(state["brokers"]))
-        print_text(f"No topics yet: raylog topics create events --partitions 6 --replication-factor {factor}")
+    print_topics(state)
     if words := recovery_words(state["logs"]):
         print_text("", f"Logs: {words}")
     _print_warnings(state)

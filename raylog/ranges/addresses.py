@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.client.links.address import ClusterAddress, not_from_outside
+from raylog.client.links.address import ClusterAddress
 from raylog.errors import ConfigError
 from raylog.ranges.given_values import seconds
 
@@ -13,8 +13,8 @@ def address_of(cluster: Any, timeout_s: float = 30) -> ClusterAddress:
     """Return the address of a cluster, given a ``Cluster``, another object with an address, or an
     address.
 
-    None calls ``raylog.connect()``, with ``timeout_s`` seconds. ConfigError for anything else, for
-    an invalid time, and for a cluster that was found by its brokers' listeners.
+    None calls ``raylog.connect()``, with ``timeout_s`` seconds. ConfigError for anything else, and
+    for an invalid time.
     """
     seconds("timeout_s", timeout_s)
     if cluster is None:
@@ -24,6 +24,4 @@ def address_of(cluster: Any, timeout_s: float = 30) -> ClusterAddress:
     address = getattr(cluster, "address", cluster)
     if not isinstance(address, ClusterAddress):
         raise ConfigError(f"cluster={cluster!r} is not a cluster: give what raylog.init() or raylog.connect() returned")
-    if address.is_outside:
-        raise not_from_outside("a job of Spark or Ray Data")
     return address

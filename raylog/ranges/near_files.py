@@ -79,7 +79,7 @@ async def located(link: ClusterLink, key: TopicPartition, offset: int, offset_en
 
 def _near(link: ClusterLink, leader: PartitionLeader, isr: list[int]) -> Endpoint | None:
     """Return the leader, or an in-sync follower, whose address belongs to this machine."""
-    if leader.endpoint is None:
+    if leader.endpoint is None or link.connections.are_outside:
         return None
     for endpoint in (leader.endpoint, *(link.metadata.nodes.get(node) for node in isr)):
         if endpoint is not None and is_this_machine(endpoint.host):

@@ -75,6 +75,30 @@ def test_a_broker_that_is_gone_is_still_listed(kafka: Kafka, monkeypatch: pytest
     assert " away " in raylog_at(kafka, "brokers", "list").stdout
 
 
+def test_the_status_is_told_as_far_as_kafkas_answers_go(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = raylog_at(kafka, "status")
+    assert shown.exit_code == 0, shown.output
+    assert f"Cluster {kafka.address.cluster_id}: the controller is broker 0's" in shown.stdout
+    assert f"Kafka clients: bootstrap.servers={kafka.bootstrap}" in shown.stdout
+    told = json.loads(raylog_at(kafka, "status", "--json").stdout)
+    (orders,) = (each for each in told["topics"] if each["name"] == "orders")
+    assert [set(each["replicas"]) for each in orders["partitions"]] == [{0, 1}] * 3
+    assert [each["leader"] for each in orders["partitions"]] == [kafka.leader("orders", n) for n in range(3)]
+    assert [(each["id"], each["live"], each["draining"]) for each in told["brokers"]] == [
+        (0, True, None),
+        (1, True, None),
+    ]
+    assert (told["leaderless"], told["under_replicated"]) == ([], [])
+    answer = AdminClient.describe_cluster
+
+    def one_away(self: AdminClient, **options: bool) -> ClusterDescription:
+        told = answer(self, **options)
+        return replace(told, brokers=(told.brokers[0], replace(told.brokers[1], is_fenced=True)))
+
+    monkeypatch.setattr(AdminClient, "describe_cluster", one_away)
+    assert raylog_at(kafka, "status").exit_code == 1, "a broker is away"
+
+
 def test_the_quorum_is_told_as_far_as_kafkas_answer_goes(kafka: Kafka) -> None:
     asked = raylog_at(kafka, "quorum", "status", "--json")
     assert asked.exit_code == 0

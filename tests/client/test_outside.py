@@ -19,7 +19,6 @@ from raylog.client.config import AdminConfig
 from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import PartitionLeader
 from raylog.errors import ClusterError, ConfigError, DisconnectedError
-from raylog.ranges.addresses import address_of
 from raylog.testing.kafka import Kafka
 from raylog.types import Endpoint, broker_of
 
@@ -151,8 +150,6 @@ def test_what_kafka_has_no_request_for_is_refused_and_says_where_it_works(cluste
             admin.drain_broker(1)
         with pytest.raises(ConfigError, match=inside):
             admin.verify_replicas(["orders"])
-    with pytest.raises(ConfigError, match="a job of Spark or Ray Data is not possible"):
-        address_of(cluster)
     with pytest.raises(ConfigError, match=inside):
         cluster.shutdown()
     assert cluster.bootstrap_servers(), "a refused shutdown ended the handle"
