@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 import types
@@ -195,3 +196,17 @@ def test_node_resources_takes_configs_and_listeners_of_a_properties_file(
     assert code == 0 and "node.id has no effect" in err
     kept = open_disk(disk.path)
     assert dict(kept.configs) == {"num.partitions": "4"} and str(kept.listeners) == "0.0.0.0:9095"
+
+
+def test_who_interrupts_the_import_of_the_commands_sees_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "raylog.cli.entry", "status"], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_command_is_the_one_that_is_imported() -> None:
+    done = subprocess.run([sys.executable, "-m", "raylog.cli.entry", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("raylog "), done

@@ -29,7 +29,7 @@ def test_the_wheel_holds_raylog_and_nothing_else_at_the_top(wheel: Path) -> None
     for wanted in ("raylog/__init__.py", "raylog/py.typed", "raylog/actors/__init__.py", "raylog/placement/planner.py"):
         assert wanted in names
     (entry_points,) = [name for name in names if name.endswith("entry_points.txt")]
-    assert "raylog = raylog.cli.main:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
+    assert "raylog = raylog.cli.entry:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
