@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,7 +149,11 @@ def _up_on_disks(folder: Path, timeout_s: float, address: str | None, as_json: b
     """
     from raylog.disks.start_lock import only_start
 
-    with only_start(folder.expanduser().resolve(), notice), progress_bar(quiet=as_json) as progress:
+    with (
+        only_start(folder.expanduser().resolve(), notice),
+        _interruption_explained(folder),
+        progress_bar(quiet=as_json) as progress,
+    ):
         task = progress.add_task("Ray", total=3)
         start = Start(timeout_s, _reporter(lambda words: progress.update(task, description=words), quiet=as_json))
         cluster = _start_on_disks(
@@ -171,6 +175,19 @@ def _up_on_disks(folder: Path, timeout_s: float, address: str | None, as_json: b
         "logs": status["logs"],
         "phases_s": {name: round(taken_s, 3) for name, taken_s in start.phases_s.items()},
     }
+
+
+@contextlib.contextmanager
+def _interruption_explained(folder: Path) -> Iterator[None]:
+    """Whoever interrupts a start is told what of it runs on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder / RAY_NOTE).exists():
+            notice(
+                f"Interrupted. What has started runs on: `raylog up {folder}` goes on with it, `raylog down {folder}` ends it"
+            )
+        raise
 
 
 def _start_on_disks(

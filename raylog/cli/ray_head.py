@@ -2,8 +2,8 @@
 
 A note in the cluster's folder names its processes, so ``down`` ends that Ray and no other. Every
 process of an attempt to start carries the attempt's mark in its environment. When the attempt
-fails, only processes with that mark are ended: the port may belong to a Ray that somebody else
-started at the same moment.
+fails, or is interrupted, only processes with that mark are ended: the port may belong to a Ray that
+somebody else started at the same moment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -53,13 +54,15 @@ def start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: i
         port = _free_port(RAY_HEAD_PORT)
         if port != RAY_HEAD_PORT:
             notice(f"port {RAY_HEAD_PORT} is taken: Ray's head listens on {port}")
-        done = _attempt(port, resources, OBJECT_STORE_BYTES)
-        if done.returncode == 0:
-            address = f"127.0.0.1:{port}"
-            (folder / RAY_NOTE).write_text(
-                json.dumps({"address": address, "processes": _ray_processes(address)}) + "\n"
-            )
-            return address
+        with _ended_unless_kept() as attempt_mark:
+            done = _attempt(port, resources, OBJECT_STORE_BYTES, attempt_mark.text)
+            if done.returncode == 0:
+                address = f"127.0.0.1:{port}"
+                (folder / RAY_NOTE).write_text(
+                    json.dumps({"address": address, "processes": _ray_processes(address)}) + "\n"
+                )
+                attempt_mark.is_kept = True
+                return address
         said = done.stderr or done.stdout
         meaning = next((meaning for words, meaning in WORTH_ANOTHER_ATTEMPT.items() if words in said), None)
         if meaning is None:
@@ -70,9 +73,27 @@ def start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: i
     raise RayError(f"Ray did not start: {reason[-1] if reason else 'no reason given'}; see `raylog doctor`")
 
 
-def _attempt(port: int, resources: str, object_store_bytes: int) -> subprocess.CompletedProcess[str]:
-    """One ``ray start``. Nothing of it is left where it fails."""
-    mark = uuid.uuid4().hex
+@dataclass(slots=True)
+class _Mark:
+    """Of the processes of one attempt; they run on if ``is_kept``."""
+
+    text: str
+    is_kept: bool = False
+
+
+@contextlib.contextmanager
+def _ended_unless_kept() -> Iterator[_Mark]:
+    """Nothing of the attempt in this context is left where it fails or is interrupted."""
+    mark = _Mark(uuid.uuid4().hex)
+    try:
+        yield mark
+    finally:
+        if not mark.is_kept:
+            _end_with_children(_marked_processes(mark.text))
+
+
+def _attempt(port: int, resources: str, object_store_bytes: int, mark: str) -> subprocess.CompletedProcess[str]:
+    """One ``ray start``, whose processes carry the mark."""
     command = [
         *(sys.executable, "-m", "raylog.placement.ray_start", "start", "--head", "--disable-usage-stats"),
         *(f"--port={port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"),
@@ -89,7 +110,7 @@ def _attempt(port: int, resources: str, object_store_bytes: int) -> subprocess.C
         }
     )
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -98,10 +119,7 @@ def _attempt(port: int, resources: str, object_store_bytes: int) -> subprocess.C
             timeout=RAY_START_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        done = subprocess.CompletedProcess(command, 1, "", f"`ray start` did not return within {RAY_START_TIMEOUT_S} s")
-    if done.returncode != 0:
-        _end_with_children(_marked_processes(mark))
-    return done
+        return subprocess.CompletedProcess(command, 1, "", f"`ray start` did not return within {RAY_START_TIMEOUT_S} s")
 
 
 def end_ray(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from raylog.cli import ray_head
+from raylog.cli import cluster, ray_head
 from raylog.errors import RayError
 
 pytestmark = pytest.mark.core
@@ -75,3 +75,41 @@ def test_what_came_up_of_a_ray_that_failed_to_start_is_ended_and_nothing_else(
         for each in ray.left:
             each.kill()
             each.wait()
+
+
+@pytest.mark.parametrize("moment", ["while Ray starts", "while its processes are noted"])
+def test_what_came_up_of_a_ray_whose_start_is_interrupted_is_ended_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neighbour: subprocess.Popen[bytes], moment: str
+) -> None:
+    left: list[subprocess.Popen[bytes]] = []
+
+    def interrupt(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def ray(*arguments: Any, env: dict[str, str], **settings: Any) -> subprocess.CompletedProcess[str]:
+        left.append(subprocess.Popen(SLEEPER, env=env))
+        if moment == "while Ray starts":
+            interrupt()
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    monkeypatch.setattr(ray_head.subprocess, "run", ray)
+    monkeypatch.setattr(ray_head, "_ray_processes", interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ray_head.start_ray(tmp_path / "data", 1, None, 1)
+        assert len(left) == 1 and not psutil.pid_exists(left[0].pid)
+        assert neighbour.poll() is None and not (tmp_path / "data" / ray_head.RAY_NOTE).exists()
+    finally:
+        for each in left:
+            each.kill()
+            each.wait()
+
+
+def test_whoever_interrupts_a_start_is_told_what_runs_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), cluster._interruption_explained(tmp_path):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "", "nothing has started"
+    (tmp_path / ray_head.RAY_NOTE).write_text("{}")
+    with pytest.raises(KeyboardInterrupt), cluster._interruption_explained(tmp_path):
+        raise KeyboardInterrupt
+    assert f"`raylog up {tmp_path}` goes on with it, `raylog down {tmp_path}` ends it" in capsys.readouterr().err
