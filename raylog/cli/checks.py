@@ -24,6 +24,9 @@ MAP_COUNT_MIN = (
 SHM_BYTES_MIN = 128 * MIB  # the embedded cluster's object store is 80 MB
 DISK_FREE_BYTES_MIN = GIB
 OWN_OPEN_FILES = 256  # sockets, Ray's own files and libraries of one server process
+OPEN_FILES_MIN = 128  # with 64 no server of raylog's comes up, and Ray's own processes need about as many
+MEMORY_BYTES_MIN = 512 * MIB  # Ray's own processes and the four servers of one broker
+MEMORY_BYTES_WANTED = 2 * GIB  # the same with the twelve servers of three brokers, their logs and Kafka clients
 THREADS_OF_A_SERVER = 40  # measured: 31 with a thousand replicas as with one, most of them Ray's
 THREADS_WANTED = 1_000  # Ray's own processes and the servers of a few brokers
 RAY_HEAD_PORT = 6379
@@ -123,6 +126,8 @@ class Facts:
     """
     threads_running: int = 0
     """How many threads there are on the machine now."""
+    memory_available_bytes: int = 1 << 62
+    """What processes may still take, of the machine's memory or of the container's."""
 
 
 def recommended_open_files(workload: Workload) -> int:
@@ -147,8 +152,9 @@ def check_open_files(facts: Facts, workload: Workload) -> Finding:
     if facts.open_files_hard >= wanted:
         return Finding("open files", Level.WARNING, found, f"ulimit -n {wanted}   # before Ray starts")
     line = f"* - nofile {max(wanted, 65536)}"
+    level = Level.FAILURE if facts.open_files_hard < OPEN_FILES_MIN else Level.WARNING
     return Finding(
-        "open files", Level.WARNING, found, f"echo '{line}' | sudo tee -a /etc/security/limits.conf   # log in again"
+        "open files", level, found, f"echo '{line}' | sudo tee -a /etc/security/limits.conf   # log in again"
     )
 
 
@@ -179,6 +185,20 @@ def check_threads(facts: Facts, workload: Workload) -> Finding:
     level = Level.FAILURE if left < THREADS_OF_A_SERVER else Level.WARNING
     remedy = "ulimit -u unlimited; sudo sysctl -w kernel.threads-max=100000 kernel.pid_max=100000   # in a container: --pids-limit=-1"
     return Finding("threads", level, f"{found}; a broker of three processes and Ray take {THREADS_WANTED}", remedy)
+
+
+def check_memory(facts: Facts, workload: Workload) -> Finding:
+    found = f"{facts.memory_available_bytes // MIB:,} MiB of memory are available"
+    if facts.memory_available_bytes >= MEMORY_BYTES_WANTED:
+        return Finding("memory", Level.OK, found)
+    level = Level.FAILURE if facts.memory_available_bytes < MEMORY_BYTES_MIN else Level.WARNING
+    found += f"; Ray and one broker take {MEMORY_BYTES_MIN // MIB} MiB, three brokers {MEMORY_BYTES_WANTED // MIB:,}"
+    return Finding(
+        "memory",
+        level,
+        found,
+        "ps aux --sort=-rss | head   # end what is not needed, or raise the container's --memory",
+    )
 
 
 def check_map_count(facts: Facts, workload: Workload) -> Finding:
@@ -302,6 +322,7 @@ CHECKS: Sequence[Callable[[Facts, Workload], Finding | list[Finding]]] = (
     check_open_files,
     check_replicas,
     check_threads,
+    check_memory,
     check_map_count,
     check_shm,
     check_disks,
@@ -323,6 +344,13 @@ def judge(facts: Facts, workload: Workload) -> list[Finding]:
         result = check(facts, workload)
         findings.extend(result if isinstance(result, list) else [result])
     return findings
+
+
+def obstacles(facts: Facts) -> list[Finding]:
+    """What keeps a start on this machine from working, of what can be known before Ray runs."""
+    workload = Workload()
+    findings = [check(facts, workload) for check in (check_open_files, check_threads, check_memory, check_shm)]
+    return [each for each in [*findings, *check_disks(facts, workload)] if each.level is Level.FAILURE]
 
 
 def _check_disk(disk: DiskFacts) -> Finding:

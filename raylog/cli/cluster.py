@@ -210,6 +210,7 @@ def _start_on_disks(
     launcher, asked = None, None
     with contextlib.ExitStack() as ends:
         if ray_address is None:
+            _tell_obstacles(folder)
             launcher = ends.enter_context(LauncherProcess(is_loopback=True))  # comes up beside Ray
             beside = ends.enter_context(ThreadPoolExecutor(1))
             asked = beside.submit(_ask_for_running, folder, brokers * disks_per_broker)
@@ -234,6 +235,15 @@ def _start_on_disks(
         )
 
 
+def _tell_obstacles(folder: Path) -> None:
+    """Say what will keep a Ray that is started here from working; it is tried nevertheless."""
+    from raylog.cli.checks import obstacles
+    from raylog.cli.machine import look_at_limits
+
+    for each in obstacles(look_at_limits([folder])):
+        notice(f"{each.check}: {each.found}. To mend it: {each.remedy}")
+
+
 def _print_up(state: dict[str, Any], folder: Path) -> None:
     from raylog.configs.broker_configs import REPLICATION_FACTOR_UNSET
 
@@ -242,7 +252,7 @@ def _print_up(state: dict[str, Any], folder: Path) -> None:
     factor = min(REPLICATION_FACTOR_UNSET, len(state["brokers"]))
     where, option = ("", "") if folder == DEFAULT_FOLDER else (f" {folder}", f" --folder {folder}")
     print_text(
-        f"Cluster {state['cluster_id']} is up: {live} brokers, data in {state['folder']}",
+        f"Cluster {state['cluster_id']} is up: {live} broker{'s' * (live != 1)}, data in {state['folder']}",
         *([f"Kafka: bootstrap.servers={servers}"] if servers else []),
         *([f"Logs:  {words}"] if (words := recovery_words(state["logs"])) else []),
         f"Next:  raylog topics create events --partitions 6 --replication-factor {factor}{option}",

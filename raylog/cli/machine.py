@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,15 +37,8 @@ SERVER_ACTORS = ("PartitionReplicaActor", "CoordinatorActor", "ControllerActor",
 
 def look(folders: Sequence[Path]) -> Facts:
     """The facts of this machine now; ``folders`` are disks or folders that shall become disks."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    shm = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
-    return Facts(
-        open_files_soft=_unlimited(soft),
-        open_files_hard=_unlimited(hard),
-        map_count=int(Path("/proc/sys/vm/max_map_count").read_text()),
-        shm_total_bytes=shm.total if shm else 0,
-        shm_free_bytes=shm.free if shm else 0,
-        disks=tuple(look_at_disk(folder) for folder in folders),
+    return replace(
+        look_at_limits(folders),
         loopback_problem=_loopback_problem(),
         head_port_owner=_port_owner(RAY_HEAD_PORT),
         ray=_look_at_ray(),
@@ -55,9 +49,50 @@ def look(folders: Sequence[Path]) -> Facts:
         recovering_controllers=_recovering_controllers(folders),
         replicas=sum(map(count_replicas, folders)),
         replicas_of_a_disk=max(map(count_replicas_of_a_disk, folders), default=0),
+    )
+
+
+def look_at_limits(folders: Sequence[Path]) -> Facts:
+    """What the machine's files say at once: limits, memory and disks. The rest is left as if all
+    were well.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shm = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
+    return Facts(
+        open_files_soft=_unlimited(soft),
+        open_files_hard=_unlimited(hard),
+        map_count=int(Path("/proc/sys/vm/max_map_count").read_text()),
+        shm_total_bytes=shm.total if shm else 0,
+        shm_free_bytes=shm.free if shm else 0,
+        disks=tuple(look_at_disk(folder) for folder in folders),
+        loopback_problem=None,
+        head_port_owner="free",
+        ray=RayFacts(None, None, None, None, False),
+        java_version=None,
+        kernel_trouble=None,
+        oom_scores=(),
         threads_allowed=_threads_allowed(),
         threads_running=int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2]),
+        memory_available_bytes=min(psutil.virtual_memory().available, _left_in_container(Path("/sys/fs/cgroup"))),
     )
+
+
+def _left_in_container(groups: Path) -> int:
+    """Bytes of memory that the control group at ``groups`` may still take, version 2 or 1; its page
+    cache counts as free.
+    """
+    for folder, limit, usage, cache in (
+        (groups, "memory.max", "memory.current", "inactive_file"),
+        (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            allowed, used = (folder / limit).read_text().strip(), int((folder / usage).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if allowed.isdigit():
+            return max(0, int(allowed) - used + int(stat.get(cache, 0)))
+    return 1 << 62
 
 
 def _damaged_logs(folders: Sequence[Path]) -> tuple[str, ...] | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raylog.cli import machine
 from raylog.cli.checks import (
     GIB,
     MIB,
@@ -18,6 +20,7 @@ from raylog.cli.checks import (
     RayFacts,
     Workload,
     judge,
+    obstacles,
     recommended_open_files,
 )
 from raylog.cli.machine import (
@@ -27,6 +30,7 @@ from raylog.cli.machine import (
     damaged_logs,
     look,
     look_at_disk,
+    look_at_limits,
     recovering_controllers,
 )
 
@@ -62,7 +66,7 @@ def test_a_healthy_machine_needs_nothing() -> None:
     findings = findings_of(HEALTHY)
     assert {finding.level for finding in findings.values()} == {Level.OK}
     assert {finding.remedy for finding in findings.values()} == {""}
-    assert len(findings) == 13
+    assert len(findings) == 14
 
 
 @pytest.mark.parametrize(
@@ -111,6 +115,8 @@ def test_a_healthy_machine_needs_nothing() -> None:
             "110 are allowed",
             "kernel.pid_max",
         ),
+        ({"memory_available_bytes": GIB}, "memory", Level.WARNING, "1,024 MiB of memory", "ps aux --sort=-rss"),
+        ({"memory_available_bytes": 300 * MIB}, "memory", Level.FAILURE, "300 MiB of memory", "container's --memory"),
         ({"map_count": 1000}, "memory maps", Level.WARNING, "1000", "sysctl -w vm.max_map_count=262144"),
         ({"shm_free_bytes": 10 * MIB}, "/dev/shm", Level.WARNING, "10 MiB of 2,048 MiB", "ls -lS /dev/shm"),
         (
@@ -271,3 +277,50 @@ def test_recovering_controllers_are_a_warning_that_names_them() -> None:
 def test_damaged_logs_are_read_from_a_status_with_their_broker() -> None:
     status = {"actors": [{"broker": 1, "damaged": ["orders-3: …"]}, {"broker": 2, "damaged": []}]}
     assert damaged_logs(status) == ["broker 1: orders-3: …"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, []),
+        ({"open_files_soft": 64, "open_files_hard": 64}, ["open files"]),
+        ({"open_files_soft": 256, "open_files_hard": 256}, []),
+        ({"threads_allowed": 110, "threads_running": 100}, ["threads"]),
+        ({"memory_available_bytes": 300 * MIB}, ["memory"]),
+        ({"memory_available_bytes": GIB}, []),
+        ({"shm_total_bytes": 64 * MIB, "shm_free_bytes": 64 * MIB}, ["/dev/shm"]),
+        ({"disks": (DiskFacts("/d", 1, GIB, None),)}, ["disk /d"]),
+        ({"ray": RayFacts("2.36.1", None, None, None, True)}, []),
+    ],
+)
+def test_what_keeps_a_start_from_working_is_known_before_it(changed: dict[str, Any], said: list[str]) -> None:
+    assert [each.check for each in obstacles(replace(HEALTHY, **changed))] == said
+
+
+def test_this_machine_is_looked_at_without_ray(tmp_path: Path) -> None:
+    facts = look_at_limits([tmp_path])
+    assert facts.ray.installed_version is None and 0 < facts.memory_available_bytes < 1 << 50
+    assert facts.open_files_soft <= facts.open_files_hard and facts.disks[0].path == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 1\ninactive_file 300\n"}, 400),
+        ({"memory.max": "max", "memory.current": "900", "memory.stat": "inactive_file 300\n"}, 1 << 62),
+        (
+            {
+                "memory/memory.limit_in_bytes": "1000",
+                "memory/memory.usage_in_bytes": "990",
+                "memory/memory.stat": "total_inactive_file 5\n",
+            },
+            15,
+        ),
+        ({}, 1 << 62),
+    ],
+)
+def test_a_containers_memory_counts(tmp_path: Path, files: dict[str, str], left: int) -> None:
+    (tmp_path / "memory").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert machine._left_in_container(tmp_path) == left
