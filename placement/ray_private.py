@@ -9,6 +9,7 @@ longer has is a RayError that says so. Importing this module does not import Ray
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -183,6 +184,23 @@ def logs_folder() -> Path | None:
 
 _NOTES = "ray.experimental.internal_kv"
 _NOTES_NAMESPACE = b"raylog"
+
+
+def messages_to_stderr() -> None:
+    """What Ray tells this process of its nodes, such as that one has died, is printed on stderr from
+    now on, not on stdout. Nothing where this process has no Ray, or where this Ray prints in another
+    way.
+    """
+    worker: Any = sys.modules.get("ray._private.worker")
+    plain = getattr(worker, "print_to_stdstream", None)
+    if plain is None or getattr(plain, "is_raylogs", False):
+        return
+
+    def on_stderr(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        plain({**data, "is_err": True}, *arguments, **options)
+
+    on_stderr.is_raylogs = True  # type: ignore[attr-defined]
+    worker.print_to_stdstream = on_stderr
 
 
 def keep_note(key: str, note: bytes) -> None:

@@ -26,6 +26,7 @@ from raylog.disks.embedded import has_run
 from raylog.errors import ClusterError
 from raylog.extras import need
 from raylog.placement.local_ray import running_ray
+from raylog.placement.ray_private import messages_to_stderr
 from raylog.starting import Start
 
 if TYPE_CHECKING:
@@ -297,6 +298,7 @@ def _up_on_nodes(
 
     deadline = time.monotonic() + wait_s
     state = arrange(disks, controllers=controllers, configs=configs, ray_address=address, timeout_s=timeout_s)
+    messages_to_stderr()
     told = None
     while state["missing"] is not None and time.monotonic() < deadline:
         if state["missing"] != told:

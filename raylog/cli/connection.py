@@ -17,6 +17,7 @@ import typer
 
 from raylog.cli.remote import outside
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S
+from raylog.placement.ray_private import messages_to_stderr
 
 if TYPE_CHECKING:
     from raylog.client.sync import Consumer, Producer
@@ -79,7 +80,9 @@ def find_cluster(
             "a cluster is found by --folder (or RAYLOG_FOLDER) or by --address: give one of the two"
         )
     seek = connect if must_serve else find
-    return seek(ray_address=address, folder=folder, timeout_s=timeout_s, options=told.options)
+    found = seek(ray_address=address, folder=folder, timeout_s=timeout_s, options=told.options)
+    messages_to_stderr()
+    return found
 
 
 def open_producer(folder: Path | None, address: str | None, timeout_s: float, options: Mapping[str, Any]) -> Producer:

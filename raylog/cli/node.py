@@ -10,6 +10,7 @@ import typer
 from raylog.cli.output import AsJson, notice, print_json
 from raylog.disks.filesystems import doubts
 from raylog.errors import DiskError
+from raylog.placement.ray_private import messages_to_stderr
 
 app = typer.Typer(help="A Ray node and its disks.", no_args_is_help=True)
 
@@ -93,6 +94,7 @@ def lend(
     from raylog.disks.disk import encode_id
 
     use_ray(address, timeout_s)
+    messages_to_stderr()
     import ray
 
     from raylog.actors.node_work import lend_folders
@@ -129,6 +131,7 @@ def reclaim(
     from raylog.cluster import use_ray
 
     use_ray(address, timeout_s)
+    messages_to_stderr()
     import ray
 
     from raylog.placement import groups
