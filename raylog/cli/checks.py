@@ -347,8 +347,10 @@ def judge(facts: Facts, workload: Workload) -> list[Finding]:
 
 
 def obstacles(facts: Facts) -> list[Finding]:
-    """What keeps a start on this machine from working, of what can be known before Ray runs."""
-    workload = Workload()
+    """What keeps a start on this machine from working, of what can be known before Ray runs. What is
+    wrong with a folder the start says itself.
+    """
+    facts, workload = replace(facts, disks=tuple(replace(disk, problem=None) for disk in facts.disks)), Workload()
     findings = [check(facts, workload) for check in (check_open_files, check_threads, check_memory, check_shm)]
     return [each for each in [*findings, *check_disks(facts, workload)] if each.level is Level.FAILURE]
 

@@ -290,6 +290,7 @@ def test_damaged_logs_are_read_from_a_status_with_their_broker() -> None:
         ({"memory_available_bytes": GIB}, []),
         ({"shm_total_bytes": 64 * MIB, "shm_free_bytes": 64 * MIB}, ["/dev/shm"]),
         ({"disks": (DiskFacts("/d", 1, GIB, None),)}, ["disk /d"]),
+        ({"disks": (DiskFacts("/d", 2 * GIB, 2 * GIB, "is no empty folder: a start has its lock in it"),)}, []),
         ({"ray": RayFacts("2.36.1", None, None, None, True)}, []),
     ],
 )

@@ -65,6 +65,7 @@ def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment
     try:
         assert (one.returncode, other.returncode) == (0, 0), one.stderr + other.stderr
         assert json.loads(one.stdout)["cluster_id"] == json.loads(other.stdout)["cluster_id"]
+        assert "To mend it" not in one.stderr + other.stderr, "nothing is wrong with this machine"
         assert f"another start of {folder} is under way (process " in up.stderr
         note = json.loads((folder / "ray-started-by-raylog.json").read_text())
         started, address = note["processes"], note["address"]
