@@ -1,8 +1,8 @@
 """Every use of Ray's private names, for Ray 2.37 and later: nothing else in raylog touches them.
 
 Ray has no public way to ask a head a question with a deadline, to learn which token its own client
-would offer, to start a node with another worker script, to see which nodes are draining, or to keep
-a note with the head.
+would offer, to start a node with another worker script, to see which nodes are draining, to keep a
+note with the head, or to have what it tells printed on stderr.
 Tokens came with Ray 2.52, so what asks for them says "none" before it. A name that a later Ray no
 longer has is a RayError that says so. Importing this module does not import Ray.
 """

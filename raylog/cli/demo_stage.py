@@ -14,11 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from raylog.cli.entry import INTERRUPTED
 from raylog.errors import RaylogError
 
 WIDTH_MAX = 80
-INTERRUPTED = 130
-"""The exit code of a shell's command that was interrupted."""
 
 
 def console() -> Console:

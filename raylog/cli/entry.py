@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 INTERRUPTED = 130
+"""The exit code of a shell's command that was interrupted."""
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
 A single value goes before one of a file. Two files that have the same name are refused, whatever
 they say. Then each name goes one of four ways:
 
-- a config that can be set for all brokers is a static one of theirs; of three units of a time the smallest counts, as
-  in Kafka (``log.retention.ms`` before ``.minutes`` before ``.hours``);
+- a config that can be set for all brokers is a static one of theirs; of three units of a time the
+  smallest counts, as in Kafka (``log.retention.ms`` before ``.minutes`` before ``.hours``);
 - ``listeners`` and ``advertised.listeners``, less the controllers' ones, go to the broker's
   listener;
 - what raylog does in another way is told in a notice (``WITHOUT_EFFECT``), as is a value that says

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
-from ray.cluster_utils import Cluster as RayCluster
-from ray_clusters import PATIENCE_S, eventually, kept_environment
-from ray_nodes import end_node
+from ray_clusters import PATIENCE_S, eventually
+from ray_nodes import SMALL, end_node, head_without_disks
 
 import raylog
 from raylog import NewTopic
@@ -23,8 +20,6 @@ from raylog.placement.ray_start import started
 from raylog.placement.resources import advertisement
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
-
-SMALL: dict[str, Any] = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1}
 
 
 def is_promised(folder: Path) -> bool:
@@ -45,13 +40,8 @@ def has_controller(folder: Path) -> bool:
 
 @pytest.fixture
 def ray_cluster() -> Iterator[Any]:
-    with kept_environment("RAY_AUTH_MODE", "RAY_ADDRESS"):
-        os.environ.pop("RAY_ADDRESS", None)
-        head = {**SMALL, "include_dashboard": False}
-        found = started(lambda: RayCluster(initialize_head=True, head_node_args=head))
+    with head_without_disks() as found:
         yield found
-        ray.shutdown()
-        found.shutdown()
 
 
 @pytest.mark.parametrize("moment", [is_promised, is_formatted, has_controller])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,9 +12,8 @@ from typing import Any
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster as RayCluster
 from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kept_environment
-from ray_nodes import end_node
+from ray_nodes import SMALL, end_node, head_without_disks
 
 import raylog
 from raylog import NewTopic
@@ -23,8 +21,6 @@ from raylog.disks.disk import read_disk
 from raylog.placement.ray_start import started
 
 pytestmark = pytest.mark.ray
-
-SMALL: dict[str, Any] = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1}
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -58,15 +54,9 @@ def folders(short_folder: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def ray_cluster(folders: list[Path]) -> Iterator[Any]:
-    """A head without disks."""
-    with kept_environment("RAY_AUTH_MODE", "RAY_ADDRESS"):
-        os.environ.pop("RAY_ADDRESS", None)
-        head = {**SMALL, "include_dashboard": False}
-        found = started(lambda: RayCluster(initialize_head=True, head_node_args=head))
+def ray_cluster() -> Iterator[Any]:
+    with head_without_disks() as found:
         yield found
-        ray.shutdown()
-        found.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,20 @@ from raylog.placement.resources import node_resources
 BROKERS = 3
 HOOKS = Path(__file__).parent / "server_hooks"
 EATER = Path(__file__).parent / "memory_eater.py"
-_SMALL: dict[str, Any] = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1}
+SMALL: dict[str, Any] = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1}
 _WATCHFUL = {"health_check_period_ms": 1_000, "health_check_failure_threshold": 5}
+
+
+@contextmanager
+def head_without_disks() -> Iterator[Any]:
+    """A Ray of a head alone, to which a test adds nodes; this process is connected to no other."""
+    with kept_environment("RAY_AUTH_MODE", "RAY_ADDRESS"):
+        os.environ.pop("RAY_ADDRESS", None)
+        head = {**SMALL, "include_dashboard": False}
+        found = started(lambda: RayCluster(initialize_head=True, head_node_args=head))
+        yield found
+        ray.shutdown()
+        found.shutdown()
 
 
 class RayNodes:
@@ -43,7 +55,7 @@ class RayNodes:
         cluster_id, secret = encode_id(new_id()), "a secret of this test"
         for broker, path in self.disks.items():
             format_disk(path, cluster_id=cluster_id, broker_id=broker, rack=None, controllers=[], secret=secret)
-        head = {**_SMALL, "include_dashboard": False, "_system_config": _WATCHFUL}
+        head = {**SMALL, "include_dashboard": False, "_system_config": _WATCHFUL}
         self._ray = started(lambda: RayCluster(initialize_head=True, head_node_args=head))
         self._nodes = {broker: self._add(broker) for broker in range(BROKERS)}
         with kept_environment("RAY_AUTH_MODE"):  # a node that is added later has to be like the others
@@ -53,7 +65,7 @@ class RayNodes:
         ray.shutdown()  # it would say of every node that goes that it is gone; the servers' lives hang on no driver
 
     def _add(self, broker: int, environment: dict[str, str] | None = None) -> Any:
-        settings = {**_SMALL, "resources": node_resources([self.disks[broker]]), "env_vars": environment}
+        settings = {**SMALL, "resources": node_resources([self.disks[broker]]), "env_vars": environment}
         return started(lambda: self._ray.add_node(**settings))
 
     def remove(self, broker: int) -> None:
