@@ -45,7 +45,7 @@ ifneq ($(SPARK),0)
 		echo "Installing into .venv, once, for the second act: Spark, RayDP and a Java, 0.5 GB; make demo SPARK=0 leaves it out"
 endif
 	@$(MAKE) -s $(if $(filter 0,$(SPARK)),$(INSTALLED),$(SPARK_INSTALLED))
-	@$(BIN)/python -m raylog.cli.demo
+	@$(BIN)/python -c 'from raylog.cli.entry import demo; demo()'
 ifneq ($(SPARK),0)
 	@echo
 	@$(BIN)/python examples/flights_pipeline.py

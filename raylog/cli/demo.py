@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -288,7 +287,3 @@ def _healed(killing: Killing) -> str:
 
 def _brokers(ids: tuple[int, ...]) -> str:
     return ",".join(map(str, ids))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

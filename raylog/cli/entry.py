@@ -1,10 +1,12 @@
-"""What the command ``raylog`` runs: it imports the commands, which takes a moment, and calls them.
+"""What the command ``raylog`` and ``make demo`` run: it imports the rest, which takes a moment, and
+calls it.
 
 Whoever interrupts that moment sees no traceback, as at any later one.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 INTERRUPTED = 130
@@ -13,11 +15,20 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line and exit the process."""
+    _run("raylog.cli.main")
+
+
+def demo() -> None:
+    """Run the demo and exit the process."""
+    _run("raylog.cli.demo")
+
+
+def _run(module: str) -> None:
     try:
-        from raylog.cli.main import main as run  # not at the top: that is the moment
+        command = importlib.import_module(module)  # not at the top: that is the moment
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    run()
+    sys.exit(command.main())
 
 
 if __name__ == "__main__":

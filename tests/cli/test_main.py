@@ -198,12 +198,12 @@ def test_node_resources_takes_configs_and_listeners_of_a_properties_file(
     assert dict(kept.configs) == {"num.partitions": "4"} and str(kept.listeners) == "0.0.0.0:9095"
 
 
-def test_who_interrupts_the_import_of_the_commands_sees_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+@pytest.mark.parametrize(("entry", "imported"), [("main", "typer"), ("demo", "rich")])
+def test_who_interrupts_the_imports_sees_no_traceback(tmp_path: Path, entry: str, imported: str) -> None:
+    (tmp_path / f"{imported}.py").write_text("raise KeyboardInterrupt\n")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "raylog.cli.entry", "status"], env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", f"from raylog.cli.entry import {entry}; {entry}()", "status"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
