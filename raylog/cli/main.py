@@ -6,11 +6,13 @@ and for ``raylog --debug``.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -50,8 +52,9 @@ EXIT_CODES = {
     1: "failed or refused, or what was looked at is not well; the last line on stderr says what to do",
     2: "used wrongly",
     130: "interrupted",
+    143: "ended by SIGTERM, which is taken like an interrupt: what was begun is cleaned up",
 }
-_, FAILED, _, INTERRUPTED = EXIT_CODES  # click ends the process with the others
+_, FAILED, _, INTERRUPTED, TERMINATED = EXIT_CODES  # click ends the process with the others
 
 app = typer.Typer(
     name="raylog",
@@ -143,6 +146,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         notice(sentence)
         sys.exit(FAILED)
     _show_connecting()
+    with _termination_interrupts():
+        _run(arguments)
+
+
+@contextlib.contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """SIGTERM interrupts the command, as Ctrl-C does, instead of ending it on the spot."""
+    is_terminated = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except SystemExit:
+        if is_terminated:
+            raise SystemExit(TERMINATED) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(arguments: Sequence[str] | None) -> None:
     try:
         app(args=None if arguments is None else list(arguments), prog_name="raylog")
     except RaylogError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -110,6 +111,23 @@ def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: py
 
     monkeypatch.setattr(cluster_commands, "find_cluster", interrupted)
     assert ends(capsys, "status")[0] == 130
+
+
+def test_sigterm_interrupts_a_command_which_cleans_up_and_exits_with_143(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    cleaned: list[str] = []
+
+    def terminated(*_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            cleaned.append("up")
+
+    monkeypatch.setattr(cluster_commands, "find_cluster", terminated)
+    assert ends(capsys, "status")[0] == 143 and cleaned == ["up"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize(
