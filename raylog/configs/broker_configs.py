@@ -129,7 +129,7 @@ _SCALING = (
                  "how long an actor has to be busy before it gets help", 0,
                  read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig(SCALING_BUSY, ConfigValueType.DOUBLE, "0.75",
-                 "an actor whose event loop uses at least this share of a core is busy", 0, 1,
+                 "an actor is busy whose event loop runs for this share of the time in which nobody keeps it from a core", 0, 1,
                  read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("actor.scaling.enable", ConfigValueType.BOOLEAN, "true",
                  "whether a busy actor gets another one beside it, which ends when it is idle",
@@ -138,7 +138,7 @@ _SCALING = (
                  "how long an actor that was added has to be idle before it gives its replicas back and ends", 0,
                  read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig(SCALING_IDLE, ConfigValueType.DOUBLE, "0.2",
-                 "an actor whose event loop uses at most this share of a core is idle", 0, 1,
+                 "an actor is idle whose event loop runs for at most this share of that time", 0, 1,
                  read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
 )  # fmt: skip
 

@@ -107,7 +107,7 @@ class Heartbeat:
     −1: not measured.
 
     ``cores`` are those of its machine that it may use. ``busy_per_mille`` is the share of the time
-    in which its event loop ran on a core. ``loads`` are the replicas with the most traffic; those
+    in which its event loop ran on a core, less the time in which it waited for one. ``loads`` are the replicas with the most traffic; those
     without any are left out. Both are from version 2 on.
     """
 
