@@ -108,7 +108,7 @@ def test_a_demo_without_its_data_says_what_to_install(
 def test_the_real_command_speaks_at_once_and_proves_every_flight() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "raylog.cli.demo"],
+        [sys.executable, "-c", "from raylog.cli.entry import demo; demo()"],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,

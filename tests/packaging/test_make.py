@@ -90,7 +90,7 @@ def test_the_demo_says_what_it_installs_before_it_does(tmp_path: Path) -> None:
             "0.5 GB; make demo SPARK=0 leaves it out",
             "[data,test,demo]",
             "[raydp]",
-            "cli.demo",
+            "import demo; demo()",
             "flights_pipeline.py",
         )
     ]
@@ -99,7 +99,7 @@ def test_the_demo_says_what_it_installs_before_it_does(tmp_path: Path) -> None:
 
 def test_the_demo_without_spark_installs_none_and_leaves_the_second_act_out(tmp_path: Path) -> None:
     commands = commands_of_demo(tmp_path, "SPARK=0")
-    assert "1.1 GB" in commands and "[data,test,demo]" in commands and "raylog.cli.demo" in commands
+    assert "1.1 GB" in commands and "[data,test,demo]" in commands and "import demo; demo()" in commands
     assert "[raydp]" not in commands and "flights_pipeline" not in commands and "0.5 GB" not in commands
 
 
