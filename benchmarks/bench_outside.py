@@ -1,8 +1,9 @@
-"""A client from outside a cluster, by the listeners of its brokers, against the same client on one of its nodes.
+"""Clients from outside a cluster, by the listeners of its brokers and by native links, against the same client on one of its nodes.
 
 One embedded cluster of three brokers, one topic of one partition at a time. The client on the node has the cluster's secret and talks
-to the process that leads (``raylog.connect(folder=…)``); the one from outside knows the brokers' listeners and nothing else
-(``raylog.connect(bootstrap_servers=…)``). Both are in this process, under the same settings (``producers.SETTINGS``), and take turns.
+to the process that leads (``raylog.connect(folder=…)``). One from outside knows the brokers' listeners and nothing else
+(``raylog.connect(bootstrap_servers=…)``), the other has the secret, too (``secret=…``), and finds that it can reach the processes. All
+are in this process, under the same settings (``producers.SETTINGS``), and take turns.
 ``send_batch`` fills the partition, ``poll_batch`` empties it, from ``assign`` to the last record, as Arrow tables of all columns.
 
 The CPU time that the servers use per GB of values stands below the rates: from outside, the Broker's process passes the bytes on.
@@ -22,7 +23,7 @@ import raylog
 from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import Consumer
 
-NODE, OUTSIDE = "on a node", "from outside"
+NODE, OUTSIDE, SECRET = "on a node", "from outside", "from outside, with the secret"
 RECORDS = {(100, 1): 2_000_000, (1000, 1): 500_000, (1000, 3): 250_000}
 FETCH_BYTES = 1 << 20
 RATIO_MIN = 0.95
@@ -42,13 +43,16 @@ class Case:
         cluster.create_topic(
             self.topic, replication_factor=replicas, configs={"min.insync.replicas": str(min(2, replicas))}
         )
-        outside = raylog.connect(bootstrap_servers=cluster.cluster.bootstrap_servers())
-        self.addresses = {NODE: cluster.cluster.address, OUTSIDE: outside.address}
+        inside, servers = cluster.cluster.address, cluster.cluster.bootstrap_servers()
+        assert inside.secret is not None
+        outside = {OUTSIDE: raylog.connect(bootstrap_servers=servers)}
+        outside[SECRET] = raylog.connect(bootstrap_servers=servers, secret=inside.secret.decode())
+        self.addresses = {NODE: inside, **{way: each.address for way, each in outside.items()}}
         values = random_values(self.count, size)
         self.producers = {
             way: RaylogProducer(address, self.topic, values, self.acks) for way, address in self.addresses.items()
         }
-        self.costs: dict[str, list[float]] = {NODE: [], OUTSIDE: []}
+        self.costs: dict[str, list[float]] = {way: [] for way in self.addresses}
 
     def run(self, bench: Benchmark) -> None:
         written = written_bytes(self.count, self.size, self.replicas)
@@ -58,13 +62,14 @@ class Case:
             for way, address in self.addresses.items()
         }
         for what, ways in (("send_batch", produce), ("poll_batch", consume)):
-            self.costs = {NODE: [], OUTSIDE: []}
+            self.costs = {way: [] for way in self.addresses}
             case = f"{what}, {self.name}"
             rates = bench.alternate(case, ways, unit="MB/s", written_bytes=written if what == "send_batch" else 0)
             for way, costs in self.costs.items():
                 bench.record(f"{case}: servers' CPU", way, costs[1:], unit="CPU s/GB")
-            ratio = rates[OUTSIDE].median / rates[NODE].median
-            bench.target(f"{case}: from outside, times the rate on a node", ratio, at_least=RATIO_MIN)
+            for way in (OUTSIDE, SECRET):
+                ratio = rates[way].median / rates[NODE].median
+                bench.target(f"{case}: {way}, times the rate on a node", ratio, at_least=RATIO_MIN)
 
     def _measured(self, way: str, work: Callable[[], float]) -> float:
         pids = self.cluster.server_pids()
@@ -96,7 +101,7 @@ def main() -> int:
     options = arguments()
     bench = Benchmark(
         "outside",
-        "a client from outside a cluster against one on a node of it",
+        "clients from outside a cluster against one on a node of it",
         settings=SETTINGS | {"brokers": 3, "records": {str(key): count for key, count in RECORDS.items()}},
         quick=options.quick,
     )
