@@ -37,18 +37,20 @@ class RunningRay:
     """A Ray that runs on its own, as ``ray start`` leaves it."""
 
     address: str
+    client_address: str
     environment: dict[str, str]
 
 
 @pytest.fixture(scope="module")
 def running_ray(short_folder: Path) -> Iterator[RunningRay]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with socket.socket() as probe, socket.socket() as other:
+        for each in (probe, other):
+            each.bind(("127.0.0.1", 0))
+        port, client_port = probe.getsockname()[1], other.getsockname()[1]
     environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
     command = [sys.executable, "-c", PATIENT_RAY, "start", "--head", "--block", f"--port={port}"]
     command += ["--include-dashboard=false", "--num-cpus=2", "--object-store-memory=80000000"]
-    command += ["--node-ip-address=127.0.0.1"]
+    command += ["--node-ip-address=127.0.0.1", f"--ray-client-server-port={client_port}"]
     with (short_folder / "ray.log").open("w") as log:
         process = subprocess.Popen(
             command,
@@ -61,7 +63,7 @@ def running_ray(short_folder: Path) -> Iterator[RunningRay]:
     address = f"127.0.0.1:{port}"
     try:
         eventually(lambda: _answers(process, port, short_folder / "ray.log"), "Ray's head answers", START_PATIENCE_S)
-        yield RunningRay(address, environment)
+        yield RunningRay(address, f"ray://127.0.0.1:{client_port}", environment)
     finally:
         family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.send_signal(signal.SIGTERM)
@@ -117,6 +119,36 @@ def assert_a_killed_replica_comes_back(folder: Path, forbidden: bytes) -> None:
             found = eventually(lambda: consumer.consume(1, timeout=1.0), "the record")
         assert found[0].value == b"by a program that is gone"
         cluster.shutdown()
+
+
+CLIENT_PROGRAM = """
+import ray
+folder, disk, address = sys.argv[1:]
+ray.init(address, logging_level="ERROR")
+raylog.init(folder)
+cluster = raylog.connect()
+make(cluster, "by-client")
+with cluster.producer(acks="all") as producer:
+    producer.send("by-client", b"through Ray's client", partition=0).result(60)
+with cluster.consumer() as consumer:
+    consumer.assign([("by-client", 0)])
+    consumer.seek_to_beginning()
+    note(value=consumer.consume(1, timeout=30)[0].value.decode())
+cluster.shutdown()
+lent = raylog.init(disks={ray.nodes()[0]["NodeID"]: disk}, name="lent")
+note(brokers=len(lent.status()["brokers"]))
+lent.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_program_on_rays_client_starts_clusters_and_uses_them(short_folder: Path, running_ray: RunningRay) -> None:
+    folder = short_folder / "client"
+    (folder / "disk").mkdir(parents=True)
+    arguments = (str(folder / "data"), str(folder / "disk"), running_ray.client_address)
+    done = run_script(folder, CLIENT_PROGRAM, *arguments, **running_ray.environment)
+    assert done.code == 0, done.stdout + done.stderr
+    assert done.facts == {"value": "through Ray's client", "brokers": 1}
 
 
 def leave(short_folder: Path, running_ray: RunningRay, mode: str, command: list[str] | None = None) -> Path:
