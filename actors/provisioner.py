@@ -170,7 +170,8 @@ class RayNodes:
             if home.directory_id not in self._starting and home.disk is not None:
                 try:
                     ensure_group(home.directory_id)
-                    self._starting[home.directory_id] = ensure_controller(home.disk, OWN_ADDRESS).start.remote()
+                    controller = ensure_controller(home.disk, OWN_ADDRESS)  # a method of an older Ray does not hold it
+                    self._starting[home.directory_id] = controller.start.remote()
                 except (RaylogError, ray.exceptions.RayError) as error:
                     found[home.directory_id] = error
         is_known = all(home.directory_id in self._endpoints for home in homes)

@@ -29,8 +29,18 @@ PAGE = ROOT / "docs" / "platforms.md"
 BEGIN, END = "<!-- matrix -->\n", "<!-- end -->"
 SMOKE_TIMEOUT_S = 300
 UV = [sys.executable, "-m", "uv"]
-CLUSTER, UP, DATA, SPARK, RAYDP, CLIENT, ACROSS = "cluster", "up", "data", "spark", "raydp", "client", "across"
-EXTRA_OF = {CLUSTER: "ray", UP: "ray", DATA: "data", SPARK: "spark", RAYDP: "raydp", CLIENT: None, ACROSS: None}
+CLUSTER, UP, DISKS, DATA = "cluster", "up", "disks", "data"
+SPARK, RAYDP, CLIENT, ACROSS = "spark", "raydp", "client", "across"
+EXTRA_OF = {
+    CLUSTER: "ray",
+    UP: "ray",
+    DISKS: "ray",
+    DATA: "data",
+    SPARK: "spark",
+    RAYDP: "raydp",
+    CLIENT: None,
+    ACROSS: None,
+}
 HOST = "ray==2.60.0"  # of the cluster whose clients are in other environments
 
 
@@ -60,12 +70,13 @@ class Result:
 
 
 RAYS = ("2.37.0", "2.40.0", "2.44.1", "2.46.0", "2.49.2", "2.52.1", "2.55.1", "2.58.1", "2.60.0")
+ON_RAY = CLUSTER, UP, DISKS, DATA
 ROWS = (
-    *(Row("3.11", (CLUSTER, UP, DATA), (f"ray=={ray}",)) for ray in RAYS),
-    Row("3.12", (CLUSTER, UP, DATA), ("ray==2.37.0",)),
-    Row("3.12", (CLUSTER, UP, DATA), ("ray==2.60.0",)),
-    Row("3.13", (CLUSTER, UP, DATA), ("ray==2.46.0",)),
-    Row("3.13", (CLUSTER, UP, DATA), ("ray==2.60.0",)),
+    *(Row("3.11", ON_RAY, (f"ray=={ray}",)) for ray in RAYS),
+    Row("3.12", ON_RAY, ("ray==2.37.0",)),
+    Row("3.12", ON_RAY, ("ray==2.60.0",)),
+    Row("3.13", ON_RAY, ("ray==2.46.0",)),
+    Row("3.13", ON_RAY, ("ray==2.60.0",)),
     *(
         Row("3.11", (SPARK,), (f"pyspark=={spark}",))
         for spark in ("3.5.0", "3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
