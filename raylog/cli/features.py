@@ -7,6 +7,7 @@ from dataclasses import asdict
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.cli.remote import ClusterApp
+from raylog.kafka.features import level_text
 
 app = ClusterApp(help="The versions of features that a cluster supports and uses.", no_args_is_help=True)
 
@@ -20,7 +21,11 @@ def group() -> None:
 def describe(
     folder: Folder = None, address: Address = None, timeout: Timeout = CONNECT_TIMEOUT_S, as_json: AsJson = False
 ) -> None:
-    """Print each feature with the versions that are supported and the one that is finalized."""
+    """Print each feature with the versions that are supported and the one that is finalized.
+
+    A feature that is not there is off, as transactions are. No version can be chosen: raylog
+    supports one of each.
+    """
     with find_cluster(folder, address, timeout).admin() as admin:
         told = admin.describe_features()
     if as_json:
@@ -28,9 +33,11 @@ def describe(
         return
     epoch = told.epoch if told.epoch >= 0 else "-"
     for each in told.features.values():
+        lowest, highest = level_text(each.name, each.min_version), level_text(each.name, each.max_version)
+        finalized = "0" if each.finalized_version is None else level_text(each.name, each.finalized_version)
         print_text(
-            f"Feature: {each.name}\tSupportedMinVersion: {each.min_version}\tSupportedMaxVersion: {each.max_version}\t"
-            f"FinalizedVersionLevel: {each.finalized_version or 0}\tEpoch: {epoch}"
+            f"Feature: {each.name}\tSupportedMinVersion: {lowest}\tSupportedMaxVersion: {highest}\t"
+            f"FinalizedVersionLevel: {finalized}\tEpoch: {epoch}"
         )
     if not told.features:
-        notice("the cluster tells of no features: nothing of it is switched on by a version")
+        notice("the cluster tells of no features: it is of an earlier version of raylog")

@@ -1,4 +1,5 @@
-"""ApiVersions: which APIs, in which versions, a server speaks; answered out of its table.
+"""ApiVersions: which APIs, in which versions, a server speaks, answered out of its table; and the
+cluster's features (``raylog.kafka.features``), from version 3 on.
 
 A request of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and the ranges, so
 that a newer client can step down.
@@ -8,19 +9,22 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from raylog.kafka.features import FEATURES, FINALIZED_EPOCH
 from raylog.wire import private
 from raylog.wire.frames import API_VERSIONS, Entity
 
 if TYPE_CHECKING:
     from raylog.wire.request import Request
 
+FEATURES_SINCE = 3  # the version of the first answer that has a place for them
+
 
 def answer(request: Request) -> None:
-    """What the server's table says; one with more to tell (features) puts its own handler there."""
+    """What the server's table says."""
     request.reply(reply(request.connection.server.told_versions, request.version))
 
 
@@ -41,4 +45,22 @@ def reply(spoken: Mapping[int, range], version: int, error: ErrorCode = ErrorCod
         if key < private.FIRST_API_KEY and versions
     )
     throttle = {"throttle_time": datetime.timedelta(0)} if version >= 1 else {}
-    return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle)
+    features = _features(module) if version >= FEATURES_SINCE else {}
+    return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle, **features)
+
+
+def _features(module: Any) -> dict[str, Any]:
+    """The fields of an answer that tell the features."""
+    return {
+        "supported_features": tuple(
+            module.SupportedFeatureKey(name=each.name, min_version=each.min_version, max_version=each.max_version)
+            for each in FEATURES
+        ),
+        "finalized_features_epoch": FINALIZED_EPOCH,
+        "finalized_features": tuple(
+            module.FinalizedFeatureKey(
+                name=each.name, min_version_level=each.finalized, max_version_level=each.finalized
+            )
+            for each in FEATURES
+        ),
+    }

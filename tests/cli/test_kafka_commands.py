@@ -234,18 +234,31 @@ def test_the_error_of_a_disk_and_a_copy_that_is_not_in_use_are_told() -> None:
 
 
 def test_the_features_of_an_answer_are_told(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert json.loads(lines(run(kafka, "features", "describe", "--json"))[0]) == {"epoch": -1, "features": []}
-    result = run(kafka, "features", "describe")
-    assert result.stdout == "" and "tells of no features" in result.stderr
+    metadata = {"name": "metadata.version", "min_version": 7, "max_version": 7, "finalized_version": 7}
+    assert json.loads(lines(run(kafka, "features", "describe", "--json"))[0]) == {"epoch": 0, "features": [metadata]}
+    assert lines(run(kafka, "features", "describe")) == [
+        "Feature: metadata.version\tSupportedMinVersion: 3.3-IV3\tSupportedMaxVersion: 3.3-IV3\t"
+        "FinalizedVersionLevel: 3.3-IV3\tEpoch: 0"
+    ]
 
     async def describe_features(self: AsyncInspectionCalls) -> Features:
-        return Features(7, {"a": Feature("a", 1, 3, 2), "b": Feature("b", 0, 1, None)})
+        told = (Feature("a", 1, 3, 2), Feature("b", 0, 1, None), Feature("metadata.version", 7, 29, None))
+        return Features(7, {each.name: each for each in told})
 
     monkeypatch.setattr(AsyncInspectionCalls, "describe_features", describe_features)
     assert lines(run(kafka, "features", "describe")) == [
         "Feature: a\tSupportedMinVersion: 1\tSupportedMaxVersion: 3\tFinalizedVersionLevel: 2\tEpoch: 7",
         "Feature: b\tSupportedMinVersion: 0\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 0\tEpoch: 7",
+        "Feature: metadata.version\tSupportedMinVersion: 3.3-IV3\tSupportedMaxVersion: UNKNOWN [29]\t"
+        "FinalizedVersionLevel: 0\tEpoch: 7",
     ]
+
+    async def none(self: AsyncInspectionCalls) -> Features:
+        return Features(-1, {})
+
+    monkeypatch.setattr(AsyncInspectionCalls, "describe_features", none)
+    result = run(kafka, "features", "describe")
+    assert result.stdout == "" and "tells of no features" in result.stderr
 
 
 def test_features_are_read_out_of_kafkas_answer() -> None:

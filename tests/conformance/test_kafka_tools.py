@@ -28,7 +28,7 @@ TOPICS, OFFSETS = "org.apache.kafka.tools.TopicCommand", "org.apache.kafka.tools
 LEADERS, DELETING = "org.apache.kafka.tools.LeaderElectionCommand", "org.apache.kafka.tools.DeleteRecordsCommand"
 REASSIGNING = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS, TRANSACTIONS = "org.apache.kafka.tools.LogDirsCommand", "org.apache.kafka.tools.TransactionsCommand"
-CLUSTER = "org.apache.kafka.tools.ClusterTool"
+CLUSTER, FEATURES = "org.apache.kafka.tools.ClusterTool", "org.apache.kafka.tools.FeatureCommand"
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +187,14 @@ def test_kafka_log_dirs_shows_every_brokers_disks(
     }
     assert set(sizes) == {0, 1, 2} and sizes[0] == sizes[1] and sizes[0][0] > 0 and sizes[2] == []
     assert all(each["error"] is None for broker in found["brokers"] for each in broker["logDirs"])
+
+
+def test_kafka_features_prints_the_metadata_version_and_nothing_that_raylog_lacks(tool: Tool) -> None:
+    (told,) = tool(FEATURES, "describe").splitlines()
+    assert told == (
+        "Feature: metadata.version\tSupportedMinVersion: 3.3-IV3\tSupportedMaxVersion: 3.3-IV3\t"
+        "FinalizedVersionLevel: 3.3-IV3\tEpoch: 0"
+    )
 
 
 def test_kafka_transactions_describes_producers(tool: Tool, running: InProcessCluster, new_topic: NewTopicOf) -> None:

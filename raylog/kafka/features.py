@@ -1,0 +1,38 @@
+"""The features of Kafka that a version switches on, as ApiVersions tells them (KIP-584).
+
+Kafka's tools read ``metadata.version`` there: the release with whose behaviour a cluster agrees.
+raylog tells one level. Kafka 4 knows none below it, and each one above promises what raylog does
+not have: level 11 (3.5-IV2) users with SCRAM, level 14 (3.6-IV2) delegation tokens. No level can be
+chosen, so the epoch of what is finalized stays 0.
+
+``group.version``, ``transaction.version``, ``share.version`` and the others are absent. Clients take
+that for level 0: no consumer group protocol of KIP-848, no transactions, no share groups.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+METADATA_VERSION = "metadata.version"
+FINALIZED_EPOCH = 0
+RELEASES = {7: "3.3-IV3"}
+"""What Kafka's tools print for a level of ``metadata.version``."""
+
+
+class FeatureLevels(NamedTuple):
+    """The levels of a feature that a cluster supports, and the one that is in force."""
+
+    name: str
+    min_version: int
+    max_version: int
+    finalized: int
+
+
+FEATURES = (FeatureLevels(METADATA_VERSION, min_version=7, max_version=7, finalized=7),)
+
+
+def level_text(name: str, level: int) -> str:
+    """A level as Kafka's ``kafka-features`` prints it."""
+    if name != METADATA_VERSION:
+        return str(level)
+    return RELEASES.get(level, f"UNKNOWN [{level}]")
