@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, ConnectTimeout, Folder, Timeout, find_cluster
 from raylog.cli.from_outside import status_from_outside
-from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
+from raylog.cli.output import AsJson, comma_joined, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.reassign import Throttle, as_document, checked_throttle, named
 from raylog.cli.remote import ClusterApp
 from raylog.errors import ClusterError, error_for
@@ -33,7 +33,7 @@ def list_(
     """List brokers with the replicas that they hold and the partitions that they lead.
 
     Through the listeners of brokers it is not known who is being drained, and which disks are
-    offline or without replicas.
+    offline.
     """
     cluster = find_cluster(folder, address, timeout)
     brokers = _known_outside(cluster) if cluster.address.is_outside else _known_inside(cluster)
@@ -155,38 +155,24 @@ def remove(
     The command drains the broker, reassigns its replicas to the others and unregisters it. Nothing
     else moves. If you interrupt it, or it times out, run it again to continue. A broker that is gone
     for good is removed the same way: its replicas are copied from those that are left.
-    """
-    from raylog.client.admin.reassignment_plans import without
 
+    Through the listeners of brokers it cannot be drained first. What new topics place on it
+    meanwhile is moved, too.
+    """
     limit = checked_throttle(throttle)
     cluster = find_cluster(folder, address, connect_timeout)
     deadline = time.monotonic() + timeout
-    if cluster.status()["controller"]["broker"] == broker:
-        raise ClusterError(f"the cluster's controller lives on broker {broker}: it cannot be removed, only drained")
+    _check_removable(cluster, broker)
     with cluster.admin() as admin:
-        admin.drain_broker(broker)
-        state = cluster.status()
-        draining = {each["id"] for each in state["brokers"] if each["draining"]}
-        racks = {each["id"]: each["rack"] for each in state["brokers"] if each["live"] and each["id"] not in draining}
-        plan = without(_targets(admin), broker, racks)
-        refused = {each: error for each, error in admin.reassign(plan, throttle_bytes=limit).items() if error}
-        if refused:
-            each, error = next(iter(refused.items()))
-            raise error_for(error.code, f"{len(refused)} partitions cannot be moved; {named([each])}: {error}")
-        total = len(_held(admin, broker))
-        with progress_bar(quiet=as_json) as progress:
-            task = progress.add_task(f"moving replicas off broker {broker}", total=total)
-
-            def moved() -> bool:
-                left = len(_held(admin, broker))
-                progress.update(task, completed=total - left)
-                return left == 0
-
-            _await(moved, deadline, lambda: f"{named(_held(admin, broker))} are still moving")
+        if not cluster.address.is_outside:
+            admin.drain_broker(broker)
+        plan, total = _move_off(cluster, admin, broker, limit, deadline, quiet=as_json)
         if limit is not None:
             admin.clear_throttles({each.topic for each in plan})
         _await(
-            lambda: not _deleting(cluster.status(), broker), deadline, lambda: f"broker {broker} still deletes folders"
+            lambda: not _deleting(cluster, admin, broker),
+            deadline,
+            lambda: f"broker {broker} still deletes folders",
         )
         admin.unregister_broker(broker)
     if as_json:
@@ -198,6 +184,64 @@ def remove(
     else:
         print_text(f"Broker {broker} is removed: {total} replicas moved")
         print_text("Take its folder away, or the next `raylog up` on it makes it a broker again")
+
+
+def _check_removable(cluster: Cluster, broker: int) -> None:
+    """ClusterError for a broker whose disk a controller is on: before anything is moved off it."""
+    if cluster.address.is_outside:
+        has_controller = any(each["broker"] == broker for each in cluster.quorum()["voters"])
+    else:
+        has_controller = cluster.status()["controller"]["broker"] == broker
+    if has_controller:
+        raise ClusterError(f"the cluster's controller lives on broker {broker}: it cannot be removed, only drained")
+
+
+def _move_off(
+    cluster: Cluster, admin: AdminClient, broker: int, limit: int | None, deadline: float, *, quiet: bool
+) -> tuple[dict[TopicPartition, tuple[int, ...]], int]:
+    """Reassign what a broker holds until it holds nothing. Returns the new replicas, and how many
+    replicas there were.
+    """
+    from raylog.client.admin.reassignment_plans import without
+
+    plan: dict[TopicPartition, tuple[int, ...]] = {}
+    total = 0
+    with progress_bar(quiet=quiet) as progress:
+        task = progress.add_task(f"moving replicas off broker {broker}", total=None)
+        while held := set(_held(admin, broker)):
+            racks = {each: rack for each, rack in _receiving(cluster, admin).items() if each != broker}
+            step = without(_targets(admin), broker, racks)
+            _reassign(admin, step, limit)
+            plan |= step
+            total += len(held)
+            progress.update(task, total=total)
+
+            def moved(held: set[TopicPartition] = held, total: int = total) -> bool:
+                left = len(held & set(_held(admin, broker)))
+                progress.update(task, completed=total - left)
+                return left == 0
+
+            _await(moved, deadline, lambda: f"{named(_held(admin, broker))} are still moving")
+    return plan, total
+
+
+def _receiving(cluster: Cluster, admin: AdminClient) -> dict[int, str | None]:
+    """The brokers that may be given replicas, with their racks: those that are there and, as far as
+    is known, not drained.
+    """
+    if cluster.address.is_outside:
+        described = admin.describe_cluster(include_fenced=True)
+        return {each.broker: each.rack for each in described.brokers if not each.is_fenced}
+    brokers = cluster.status()["brokers"]
+    return {each["id"]: each["rack"] for each in brokers if each["live"] and not each["draining"]}
+
+
+def _reassign(admin: AdminClient, plan: Mapping[TopicPartition, tuple[int, ...]], limit: int | None) -> None:
+    """Begin what the plan says. Raises what the first partition says that cannot be moved."""
+    refused = {each: error for each, error in admin.reassign(plan, throttle_bytes=limit).items() if error}
+    if refused:
+        each, error = next(iter(refused.items()))
+        raise error_for(error.code, f"{len(refused)} partitions cannot be moved; {named([each])}: {error}")
 
 
 @app.command("rebalance")
@@ -215,17 +259,19 @@ def rebalance(
     """Spread bytes and leaders evenly over the live brokers, moving as little as possible. Use it
     when you have added a broker, or topics have grown.
 
-    Brokers that are being drained receive nothing and keep what they have. If you interrupt the
-    command, or it times out, the moves that have begun go on. Run it again for the rest.
+    Brokers that are being drained receive nothing and keep what they have; through the listeners
+    of brokers it is not known which, and they count as the others. If you interrupt the command, or
+    it times out, the moves that have begun go on. Run it again for the rest.
     """
     from raylog.client.admin.reassignment_plans import balanced
 
     limit = checked_throttle(throttle)
     cluster = find_cluster(folder, address, connect_timeout)
     deadline = time.monotonic() + timeout
-    brokers = cluster.status()["brokers"]
-    racks = {each["id"]: each["rack"] for each in brokers if each["live"] and not each["draining"]}
     with cluster.admin() as admin:
+        racks = _receiving(cluster, admin)
+        if cluster.address.is_outside:
+            notice(f"Which brokers are being drained is not known here: all count, {comma_joined(sorted(racks))}")
         sizes = {key: max(found.values()) for key, found in admin.replica_sizes().items()}
         plan = balanced(_targets(admin), sizes, racks)
         if dry_run:
@@ -233,10 +279,7 @@ def rebalance(
             return
         before = _bytes_held(admin, racks)
         if plan:
-            refused = {each: error for each, error in admin.reassign(plan, throttle_bytes=limit).items() if error}
-            if refused:
-                each, error = next(iter(refused.items()))
-                raise error_for(error.code, f"{len(refused)} partitions cannot be moved; {named([each])}: {error}")
+            _reassign(admin, plan, limit)
             with progress_bar(quiet=as_json) as progress:
                 task = progress.add_task("moving replicas", total=len(plan))
 
@@ -287,8 +330,11 @@ def _held(admin: AdminClient, broker: int) -> list[TopicPartition]:
     ]
 
 
-def _deleting(state: dict[str, Any], broker: int) -> bool:
+def _deleting(cluster: Cluster, admin: AdminClient, broker: int) -> bool:
     """Whether a broker that is there has folders left to delete."""
+    if cluster.address.is_outside:
+        return any(each.replicas for each in admin.describe_log_dirs().get(broker, {}).values())
+    state = cluster.status()
     is_live = any(each["id"] == broker and each["live"] for each in state["brokers"])
     return is_live and any(actor["broker"] == broker and actor["removals"] for actor in state["actors"])
 

@@ -142,14 +142,20 @@ def test_a_search_ends_with_the_newer_leader_not_with_the_broker_that_still_answ
 
 
 def test_what_kafka_has_no_request_for_is_refused_and_says_where_it_works(cluster: raylog.Cluster) -> None:
-    inside = r"not possible through the listeners of brokers, which take only Kafka's requests: connect on a node of"
+    inside = (
+        r"not possible through the listeners of brokers, which take only Kafka's requests: where all processes of the "
+        r"cluster can be reached, give its secret too, as cluster\.secret in the file of --command-config or secret= of "
+        r"raylog\.connect\(\) \(it is in the file cluster\.secret of each disk\); or connect on a node of the cluster"
+    )
     with pytest.raises(ConfigError, match=inside):
         cluster.status()
     with cluster.admin() as admin:
         with pytest.raises(ConfigError, match=inside):
             admin.drain_broker(1)
         with pytest.raises(ConfigError, match=inside):
-            admin.verify_replicas(["orders"])
+            admin.verify_replicas(["orders"], repair=True)
+        with pytest.raises(ConfigError, match=f"the request ClusterStatusRequest is {inside}"):
+            admin.list_actors()
     with pytest.raises(ConfigError, match=inside):
         cluster.shutdown()
     assert cluster.bootstrap_servers(), "a refused shutdown ended the handle"

@@ -128,11 +128,12 @@ class AsyncInspectionCalls:
 
     async def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
         """By broker and path: the disks that hold replicas, and the size of each replica. Processes
-        that do not answer are left out.
+        that do not answer are left out. From outside also disks without replicas.
         """
         link = self._opened()
         views = await link.metadata.refresh(None, timeout_ms=self._config.default_api_timeout_ms)
-        nodes = sorted({node for view in views for part in view.partitions for node in part.replicas})
+        holders = {node for view in views for part in view.partitions for node in part.replicas}
+        nodes = sorted(holders | set(link.metadata.nodes) if link.connections.are_outside else holders)
 
         async def ask(node: int) -> Any:
             endpoint = link.metadata.nodes.get(node)

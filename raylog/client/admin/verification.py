@@ -5,7 +5,10 @@ Every replica, follower or leader, answers a consumer's fetch up to the high wat
 to stop, nobody needs the brokers' files, and the comparison works from wherever a client works.
 ``verify_partition`` fetches the same offsets from all replicas of a partition and has
 ``ReplicaComparison`` judge them, portion by portion, up to the leader's high watermark of when it
-began. At the end the epochs found in the batches are held against the leader's epoch history
+began. Through the brokers' listeners it asks each broker with a rack that none has: a broker then
+answers out of its own replica, unless that one's process is dead and the broker stands in for the
+leader's. So each is also asked, before and afterwards, whether it holds a replica
+(DescribeLogDirs). At the end the epochs found in the batches are held against the leader's epoch history
 (OffsetForLeaderEpoch).
 
 What happens meanwhile is waited for: a follower that does not know the high watermark yet, a
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kio.schema.errors import ErrorCode
 
@@ -34,12 +37,13 @@ from raylog.client.links.leader_requests import LeaderRequests
 from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import PartitionView
 from raylog.errors import RaylogError, error_for, kafka_error
-from raylog.types import TopicPartition, broker_of
+from raylog.types import BROKER_SLOT, TopicPartition, broker_of, node_id
 
 PORTION_BYTES = 2 << 20
 PARTITIONS_AT_ONCE = 4
 RETRY_S = 0.1
 EPOCHS_ASKED_MAX = 64  # the newest ones
+NO_BROKERS_RACK = "raylog: this broker's own replica"
 
 OnPartition = Callable[["PartitionReport"], None]
 
@@ -144,8 +148,8 @@ async def verify_topics(
     ``repair``: have wrong copies copied anew where it can be decided which are wrong, and compare
     again.
     """
-    if link.connections.are_outside:
-        raise not_from_outside("comparing replicas")
+    if repair and link.connections.are_outside:
+        raise not_from_outside("repairing replicas")
     views = await link.metadata.refresh(None if topics is None else list(topics))
     keys = [TopicPartition(view.name, index) for view in views for index in range(len(view.partitions))]
     permits = asyncio.Semaphore(PARTITIONS_AT_ONCE)
@@ -212,7 +216,10 @@ async def verify_partition(
 ) -> PartitionReport:
     """Compare the replicas of one partition."""
     comparing = _Comparing(link, key, patience_s)
-    return await (comparing.run_tables() if compacted else comparing.run())
+    report = await (comparing.run_tables() if compacted else comparing.run())
+    await comparing.check_held(report.compared)
+    gone = tuple(broker for broker in report.compared if broker in report.left_out)
+    return replace(report, compared=tuple(broker for broker in report.compared if broker not in gone))
 
 
 class _Behind(RaylogError):
@@ -226,6 +233,7 @@ class _Comparing:
         self._link = link
         self._key = key
         self._patience_s = patience_s
+        self._is_outside = link.connections.are_outside
         self._left_out: dict[int, str] = {}
         self._log_starts: dict[int, int] = {}
         self._high_watermarks: dict[int, int] = {}
@@ -323,6 +331,8 @@ class _Comparing:
         the end of the offsets.
         """
         brokers = _reference_first(await self._link.metadata.partition(self._key))
+        await self.check_held(brokers)
+        brokers = self._remaining(brokers)
         await self._portions(brokers, 0, needs_data=False)
         brokers = self._remaining(brokers)
         await self._refresh()  # no batch below the end is of a later epoch than what this says
@@ -357,6 +367,36 @@ class _Comparing:
             await asyncio.sleep(RETRY_S)
             await self._refresh()
 
+    async def check_held(self, brokers: Iterable[int]) -> None:
+        """From outside: leave out each broker whose own replica is not there to answer."""
+        if self._is_outside:
+            await asyncio.gather(*map(self._check_held, brokers))
+
+    async def _check_held(self, broker: int) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience_s
+        while broker not in self._left_out:
+            try:
+                await self._ask_held(broker)
+                return
+            except RaylogError as error:
+                if loop.time() >= deadline:
+                    self._left_out[broker] = f"{error} (for {self._patience_s:g} s)"
+            await asyncio.sleep(RETRY_S)
+            await self._refresh()
+
+    async def _ask_held(self, broker: int) -> None:
+        """Raises unless a process of the broker says that it holds the replica."""
+        endpoint = self._link.metadata.nodes.get(node_id(broker, BROKER_SLOT))
+        if endpoint is None:
+            raise error_for(ErrorCode.replica_not_available, "its broker is not running")
+        connection = await self._link.connections.get(endpoint)
+        reply = await connection.request(
+            requests.describe_log_dirs(self._key), timeout_ms=self._link.config.request_timeout_ms
+        )
+        if not any(topic.partitions for found in reply.results for topic in found.topics):
+            raise error_for(ErrorCode.replica_not_available, "its process is not running")
+
     async def _refresh(self) -> None:
         try:
             await self._link.metadata.refresh([self._key.topic])
@@ -383,7 +423,7 @@ class _Comparing:
         if endpoint is None:
             raise error_for(ErrorCode.replica_not_available, "its process is not running")
         connection = await self._link.connections.get(endpoint)
-        if connection.peer.node_id != node:
+        if not self._is_outside and connection.peer.node_id != node:
             raise error_for(ErrorCode.replica_not_available, f"another process answers at {endpoint}")
         reply = await connection.request(
             requests.fetch(
@@ -392,6 +432,7 @@ class _Comparing:
                 min_bytes=1,
                 max_bytes=bytes_max,
                 partition_max_bytes=bytes_max,
+                rack=NO_BROKERS_RACK if self._is_outside else "",
             ),
             timeout_ms=self._link.config.request_timeout_ms,
         )

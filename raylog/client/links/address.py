@@ -26,8 +26,10 @@ from raylog.version import VERSION
 def not_from_outside(what: str) -> ConfigError:
     """The error of who asks from outside for what only the cluster's own processes take."""
     return ConfigError(
-        f"{what} is not possible through the listeners of brokers, which take only Kafka's requests: "
-        "connect on a node of the cluster, by its folder or through its Ray"
+        f"{what} is not possible through the listeners of brokers, which take only Kafka's requests: where all "
+        "processes of the cluster can be reached, give its secret too, as cluster.secret in the file of --command-config "
+        "or secret= of raylog.connect() (it is in the file cluster.secret of each disk); or connect on a node of the "
+        "cluster, by its folder or through its Ray"
     )
 
 

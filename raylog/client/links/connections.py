@@ -315,7 +315,7 @@ class ControllerConnection:
         when it first connects, and a warning once no controller is reached for a while.
         """
         if self._is_outside and api_of(entity)[0] >= FIRST_API_KEY:
-            raise not_from_outside(f"this ({type(entity).__name__})")
+            raise not_from_outside(f"the request {type(entity).__name__}")
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         if not self._is_announced:
             self._is_announced = True

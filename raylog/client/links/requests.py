@@ -74,8 +74,11 @@ def fetch(
     max_bytes: int,
     partition_max_bytes: int,
     isolation_level: int = READ_UNCOMMITTED,
+    rack: str = "",
 ) -> Request:
-    """Fetch v12 without a fetch session; a position is (offset, current leader epoch)."""
+    """Fetch v12 without a fetch session; a position is (offset, current leader epoch). With a
+    ``rack``, a broker's listener answers out of its own replica, follower or leader.
+    """
     schema = _schema("fetch.v12")
     return schema.FetchRequest(
         replica_id=-1,
@@ -103,7 +106,7 @@ def fetch(
             for topic, partitions in by_topic(positions).items()
         ),
         forgotten_topics_data=(),
-        rack_id="",
+        rack_id=rack,
     )
 
 
@@ -302,10 +305,13 @@ def describe_quorum() -> Request:
     )
 
 
-def describe_log_dirs() -> Request:
-    """DescribeLogDirs v4: of everything that the asked process holds."""
+def describe_log_dirs(only: TopicPartition | None = None) -> Request:
+    """DescribeLogDirs v4: of everything that the asked process holds, or of one partition."""
     schema = _schema("describe_log_dirs.v4")
-    return schema.DescribeLogDirsRequest(topics=None)
+    if only is None:
+        return schema.DescribeLogDirsRequest(topics=None)
+    topic = schema.DescribableLogDirTopic(topic=only.topic, partitions=(only.partition,))
+    return schema.DescribeLogDirsRequest(topics=(topic,))
 
 
 def describe_cluster(*, include_fenced: bool = False) -> Request:
