@@ -17,6 +17,7 @@ import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_text
+from raylog.cli.producer_perf import LETTERS
 from raylog.errors import ClusterError
 from raylog.types import TopicPartition
 
@@ -41,6 +42,10 @@ def e2e_latency(
     num_records: Annotated[int, typer.Option(min=1, help="How many records to send.", show_default=False)],
     producer_acks: Annotated[ProducerAcks, typer.Option(help="1 or all.")] = ProducerAcks.all,
     record_size: Annotated[int, typer.Option(min=1, help="Bytes of each value.")] = 100,
+    record_key_size: Annotated[int, typer.Option(min=0, help="Bytes of each key; 0: no keys.")] = 0,
+    num_headers: Annotated[int, typer.Option(min=0, help="Headers of each record.")] = 0,
+    record_header_key_size: Annotated[int, typer.Option(min=0, help="Bytes of each header's key.")] = 0,
+    record_header_size: Annotated[int, typer.Option(min=-1, help="Bytes of each header's value; -1: null.")] = 0,
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
@@ -63,7 +68,10 @@ def e2e_latency(
             consumer.position(each)
         latencies_ms: list[float] = []
         for number in range(num_records):
-            latencies_ms.append(_one_way_ms(producer, consumer, topic, os.urandom(record_size)))
+            key = os.urandom(record_key_size) if record_key_size else None
+            headers = [_header(record_header_key_size, record_header_size) for _ in range(num_headers)]
+            value = os.urandom(record_size)
+            latencies_ms.append(_one_way_ms(producer, consumer, topic, value, key=key, headers=headers))
             if number % LINE_EVERY == 0 and not as_json:
                 print_text(f"{number}\t{latencies_ms[-1]:.4f}")
     average = sum(latencies_ms) / len(latencies_ms)
@@ -91,13 +99,26 @@ def _ensure_topic(cluster: Cluster, topic: str) -> None:
             admin.create_topics([NewTopic(topic, 1)], if_not_exists=True)
 
 
-def _one_way_ms(producer: Producer, consumer: Consumer, topic: str, value: bytes) -> float:
+def _header(key_size: int, value_size: int) -> tuple[str, bytes | None]:
+    key = os.urandom(key_size).translate(LETTERS).decode()
+    return key, None if value_size < 0 else os.urandom(value_size)
+
+
+def _one_way_ms(
+    producer: Producer,
+    consumer: Consumer,
+    topic: str,
+    value: bytes,
+    *,
+    key: bytes | None = None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+) -> float:
     begun = time.perf_counter()
-    producer.send(topic, value).result(POLL_TIMEOUT_S)
+    producer.send(topic, value, key=key, headers=headers).result(POLL_TIMEOUT_S)
     records = consumer.consume(timeout=POLL_TIMEOUT_S)
     elapsed_ms = (time.perf_counter() - begun) * 1000
     if not records:
         raise ClusterError(f"a record that {topic} acknowledged did not arrive within {POLL_TIMEOUT_S:g} s")
-    if len(records) > 1 or records[0].value != value:
+    if len(records) > 1 or (records[0].value, records[0].key) != (value, key):
         raise ClusterError(f"another record than the one that was sent arrived: nobody else may write to {topic}")
     return elapsed_ms

@@ -24,6 +24,7 @@ from raylog.cli import (
     cluster,
     configs,
     consume,
+    consumer_perf,
     delete_records,
     doctor,
     dump_log,
@@ -36,6 +37,7 @@ from raylog.cli import (
     node,
     perf,
     produce,
+    producer_perf,
     quorum,
     reassign,
     topics,
@@ -102,6 +104,8 @@ app.command("get-offsets")(reaching(get_offsets.get_offsets))
 app.command("delete-records")(reaching(delete_records.delete_records))
 app.command("log-dirs")(reaching(log_dirs.log_dirs))
 app.add_typer(features.app, name="features")
+app.command("producer-perf")(reaching(producer_perf.producer_perf, has_one_client=True))
+app.command("consumer-perf")(reaching(consumer_perf.consumer_perf, has_one_client=True))
 app.command("e2e-latency")(reaching(e2e_latency.e2e_latency))
 app.command("verifiable-producer")(reaching(verifiable.verifiable_producer))
 app.command("verifiable-consumer")(reaching(verifiable.verifiable_consumer))

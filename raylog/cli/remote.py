@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ import typer
 from raylog.configs.properties import read_properties
 from raylog.errors import ConfigError
 
+BOOTSTRAP_SERVERS, CLUSTER_SECRET = "bootstrap.servers", "cluster.secret"
 _BootstrapServer = Annotated[
     str | None,
     typer.Option(
@@ -50,6 +52,8 @@ class Outside:
     bootstrap_servers: str | None = None
     secret: str | None = field(default=None, repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
+    client_options: Mapping[str, str] = field(default_factory=dict)
+    """For the one client that the command has, if it takes such: then ``options`` are empty."""
 
 
 _told: ContextVar[Outside] = ContextVar("raylog_outside")
@@ -63,8 +67,10 @@ class ClusterApp(typer.Typer):
         return lambda command: register(reaching(command))
 
 
-def reaching(command: Command) -> Command:
-    """The same command with the two options, if it takes a Ray's address."""
+def reaching(command: Command, *, has_one_client: bool = False) -> Command:
+    """The same command with the two options, if it takes a Ray's address. With ``has_one_client``
+    the file is for that client, whichever it is.
+    """
     signature = inspect.signature(command, eval_str=True)
     if "address" not in signature.parameters:
         return command
@@ -72,11 +78,14 @@ def reaching(command: Command) -> Command:
     @functools.wraps(command)
     def run(*, bootstrap_server: str | None = None, command_config: Path | None = None, **given: Any) -> Any:
         options = {} if command_config is None else read_properties(command_config)
-        servers = options.pop("bootstrap.servers", None)
-        secret = options.pop("cluster.secret", None)
-        if secret is not None and not (bootstrap_server or servers):
-            raise ConfigError(f"{command_config} has cluster.secret, which goes with bootstrap.servers: give both")
-        before = _told.set(Outside(bootstrap_server or servers, secret, options))
+        if has_one_client:
+            before = _told.set(Outside(bootstrap_server, client_options=options))
+        else:
+            servers = options.pop(BOOTSTRAP_SERVERS, None)
+            secret = options.pop(CLUSTER_SECRET, None)
+            if secret is not None and not (bootstrap_server or servers):
+                raise ConfigError(f"{command_config} has cluster.secret, which goes with bootstrap.servers: give both")
+            before = _told.set(Outside(bootstrap_server or servers, secret, options))
         try:
             return command(**given)
         finally:
@@ -90,6 +99,22 @@ def reaching(command: Command) -> Command:
     untyped.__signature__ = signature.replace(parameters=list(parameters.values()))
     untyped.__annotations__ = {name: each.annotation for name, each in parameters.items()}
     return run
+
+
+@contextmanager
+def reached_through(servers: str | None, secret: str | None) -> Iterator[None]:
+    """Meanwhile a cluster is also found by what a client's own options say of it; the command's
+    ``--bootstrap-server`` wins.
+    """
+    told = outside()
+    chosen = told.bootstrap_servers or servers
+    if secret is not None and chosen is None:
+        raise ConfigError("cluster.secret goes with bootstrap.servers: give both")
+    before = _told.set(replace(told, bootstrap_servers=chosen, secret=told.secret or secret))
+    try:
+        yield
+    finally:
+        _told.reset(before)
 
 
 def outside() -> Outside:

@@ -298,6 +298,14 @@ def test_e2e_latency_prints_what_kafka_e2e_latency_prints(kafka: Kafka) -> None:
     told = json.loads(
         lines(run(kafka, "e2e-latency", "--topic", "trips", "--num-records", "3", "--producer-acks", "1", "--json"))[0]
     )
+    sizes = ["--record-key-size", "9", "--num-headers", "2", "--record-header-key-size", "3", "--record-header-size"]
+    for header_size in ("4", "-1"):
+        lines(run(kafka, "e2e-latency", "--topic", "trips", "--num-records", "1", *sizes, header_size))
+    whole, null = kafka.records("trips")[-2:]
+    assert (
+        len(whole.key or b"") == 9 and [(len(name), len(value or b"")) for name, value in whole.headers] == [(3, 4)] * 2
+    )
+    assert [value for _, value in null.headers] == [None, None]
     assert told["records"] == 3 and 0 < told["avg_latency_ms"] <= told["percentiles_ms"]["99.9th"]
 
 
@@ -315,11 +323,11 @@ class Arriving:
     def __init__(self, *values: bytes) -> None:
         self.values = values
 
-    def send(self, topic: str, value: bytes) -> Any:
+    def send(self, topic: str, value: bytes, **more: Any) -> Any:
         return types.SimpleNamespace(result=lambda timeout: None)
 
     def consume(self, *, timeout: float) -> Any:
-        return [types.SimpleNamespace(value=value) for value in self.values]
+        return [types.SimpleNamespace(value=value, key=None) for value in self.values]
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,7 @@ GIVEN = {
     "configs alter": "--entity-type topics --entity-name events --add-config retention.ms=1",
     "configs describe": "--entity-type topics",
     "consume": "events",
+    "consumer-perf": "--topic events --num-records 1",
     "delete-records": "--topic events --partition 0 --offset 1",
     "e2e-latency": "--topic events --num-records 1",
     "groups delete": "--group readers",
@@ -352,6 +353,7 @@ GIVEN = {
     "perf consume": "events",
     "perf produce": "events",
     "produce": "events",
+    "producer-perf": "--topic events --num-records 1 --record-size 1",
     "quorum describe": "--status",
     "reassign cancel": "--reassignment-json-file plan.json",
     "reassign execute": "--reassignment-json-file plan.json",
@@ -374,7 +376,11 @@ def test_every_command_with_an_address_says_what_it_tries_and_ends(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("plan.json").write_text(PLAN)
-    waits = (*(("brokers", each) for each in ("drain", "remove", "rebalance")), ("actors", "retire"))
+    waits = (
+        *(("brokers", each) for each in ("drain", "remove", "rebalance")),
+        ("actors", "retire"),
+        ("consumer-perf",),
+    )
     option = "--connect-timeout" if path in waits else "--timeout"
     with mute() as address, pytest.raises(SystemExit) as end:
         main([*path, *GIVEN.get(" ".join(path), "").split(), "--address", address, option, "0.2"])

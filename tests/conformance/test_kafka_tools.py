@@ -189,12 +189,14 @@ def test_kafka_log_dirs_shows_every_brokers_disks(
     assert all(each["error"] is None for broker in found["brokers"] for each in broker["logDirs"])
 
 
-def test_kafka_features_prints_the_metadata_version_and_nothing_that_raylog_lacks(tool: Tool) -> None:
-    (told,) = tool(FEATURES, "describe").splitlines()
-    assert told == (
-        "Feature: metadata.version\tSupportedMinVersion: 3.3-IV3\tSupportedMaxVersion: 3.3-IV3\t"
-        "FinalizedVersionLevel: 3.3-IV3\tEpoch: 0"
-    )
+def test_kafka_features_prints_the_metadata_version_and_nothing_that_raylog_lacks(bootstrap: str) -> None:
+    kafka = apache_kafka()
+    for version in (kafka.VERSION, kafka.LATEST):
+        (told,) = kafka.tool(FEATURES, "--bootstrap-server", bootstrap, "describe", version=version).splitlines()
+        assert told.split() == [
+            *("Feature:", "metadata.version", "SupportedMinVersion:", "3.3-IV3", "SupportedMaxVersion:", "3.3-IV3"),
+            *("FinalizedVersionLevel:", "3.3-IV3", "Epoch:", "0"),
+        ]
 
 
 def test_kafka_transactions_describes_producers(tool: Tool, running: InProcessCluster, new_topic: NewTopicOf) -> None:

@@ -156,7 +156,7 @@ def test_without_the_secret_replicas_are_spread_and_a_broker_is_emptied_and_forg
     loaded = operator.new_topic((3, 1), (1, 3), min_insync_replicas=1)
     with Load(operator, loaded) as load:
         operator.until(lambda: len(load.acked) > 50)
-        removed = outside("brokers", "remove", "3")
+        removed = outside("brokers", "remove", "3", "--timeout", "60")
     assert removed["unregistered"] and {loaded} <= {each["topic"] for each in removed["moved"]}
     assert load.errors == [] and sorted(load.read_back()) == load.acked
     assert [each["broker"] for each in outside("brokers", "list")] == [0, 1, 2]
@@ -167,7 +167,7 @@ def test_without_the_secret_replicas_are_spread_and_a_broker_is_emptied_and_forg
 
 def test_with_the_secret_a_broker_is_emptied_and_forgotten(operator: Operator, trusted: Outside) -> None:
     topic = operator.new_topic((2, 1))
-    removed = trusted("brokers", "remove", "2")
+    removed = trusted("brokers", "remove", "2", "--timeout", "60")
     assert removed["unregistered"] and all(2 not in part.replicas for part in operator.partitions(topic))
     with pytest.raises(ClusterError, match="controller lives on broker 0"):
         trusted("brokers", "remove", "0")
