@@ -100,7 +100,7 @@ def test_with_the_secret_actors_are_listed_added_filled_and_retired(operator: Op
 
     before = of_broker()
     added = trusted("actors", "add", "--broker", "1")["actor"]
-    operator.until(lambda: added not in before and of_broker()[added]["state"] == "live")
+    operator.until(lambda: added not in before and of_broker().get(added, {}).get("state") == "live")
     moved = trusted("actors", "move", f"{topic}-0", "--broker", "1", "--to", str(added))
     assert moved == {"topic": topic, "partition": 0, "broker": 1, "actor": added}
     assert of_broker()[added]["replicas"] == 1
