@@ -12,7 +12,7 @@ whenever one of these numbers rises.
 
 Input: ``{"ray_address", "offers_token", "disks": [folder, …], "controller_disks": [folder, …],
 "host", "timeout_s"}``. Or, for a cluster whose brokers are Ray nodes, ``{"ray_address",
-"offers_token", "provisioner": {"expected": disks, "controllers": 1, 3 or null, "configs": {…}},
+"offers_token", "provisioner": {"expected": disks, "controllers": 1, 3, 5 or null, "configs": {…}},
 "timeout_s"}``: then it starts the provisioner, which does all that, and prints ``{"provisioner":
 …}``, how things stand. ``offers_token``: the Ray takes the token that this machine has. It is an
 error if nothing has moved for ``timeout_s`` seconds.
@@ -35,25 +35,18 @@ from typing import Any
 
 import ray
 
-from raylog.actors.ray_classes import RAY_CLASSES
-from raylog.actors.ray_launcher import CONTROLLER_PREFIX, pinned
-from raylog.disks.disk import Disk, encode_id, open_disk
+from raylog.actors.ray_launcher import controller_of, ensure_controller
+from raylog.disks.disk import open_disk
 from raylog.errors import ClusterError, RaylogError
 from raylog.placement.groups import advertised_disks, ensure_group
 from raylog.placement.local_ray import coming_up
 from raylog.placement.ray_private import offer_token
 from raylog.placement.resources import NAMESPACE
-from raylog.server.spec import ServerSpec
 from raylog.starting import Effort, Patience
-from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
+from raylog.types import Endpoint
 
 PROCESS_ANSWER_S = 2.0
 POLL_S = 0.25
-
-
-def controller_name(disk: Disk) -> str:
-    """The Ray name of the controller actor of a disk; it begins with the cluster's."""
-    return f"{CONTROLLER_PREFIX}{disk.cluster_id}:{encode_id(disk.directory_id)}"
 
 
 def launch(order: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +73,8 @@ def _launch_controllers(order: dict[str, Any]) -> list[Endpoint]:
         disk = open_disk(Path(path))
         if disk.directory_id in offered:
             ensure_group(disk.directory_id)
-    actors = [ensure_controller(open_disk(Path(path)), order["host"]) for path in order["controller_disks"]]
+    homes = [open_disk(Path(path)) for path in order["controller_disks"]]
+    actors = [ensure_controller(home.cluster_id, controller_of(home, order["host"])) for home in homes]
     effort = Effort(lambda: coming_up(order["ray_address"]))
     return _await_started(order["controller_disks"], actors, Patience(order["timeout_s"]), effort)
 
@@ -129,21 +123,6 @@ def _why_not_started(slow: Sequence[tuple[str, Any]], timeout_s: float) -> str:
     return (
         f"nothing has moved for {timeout_s:g} s: a controller has not started ({'; '.join(found)}): see `ray status` and Ray's logs of the "
         "ControllerActor; it goes on starting, and the same call again waits for it"
-    )
-
-
-def ensure_controller(home: Disk, host: str) -> Any:
-    """The controller actor of that disk, made if there is none."""
-    spec = ServerSpec(node_id(home.broker_id, CONTROLLER_SLOT), home.directory_id, str(home.path), host, 0)
-    return (
-        RAY_CLASSES["controller"]
-        .options(
-            get_if_exists=True,
-            max_restarts=-1,
-            max_task_retries=-1,
-            **pinned(home.directory_id, name=controller_name(home)),
-        )
-        .remote(spec)
     )
 
 

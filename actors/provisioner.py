@@ -22,9 +22,8 @@ from typing import Any
 
 import ray
 
-from raylog.actors.launch import ensure_controller
 from raylog.actors.node_work import cause_of, on_nodes
-from raylog.actors.ray_launcher import PROVISIONER_NAME
+from raylog.actors.ray_launcher import PROVISIONER_NAME, controller_of, ensure_controller
 from raylog.client.links.address import ClusterAddress
 from raylog.disks.disk import Disk, Reservation, decode_id
 from raylog.errors import ClusterError, RaylogError
@@ -170,7 +169,8 @@ class RayNodes:
             if home.directory_id not in self._starting and home.disk is not None:
                 try:
                     ensure_group(home.directory_id)
-                    controller = ensure_controller(home.disk, OWN_ADDRESS)  # a method of an older Ray does not hold it
+                    # A method of an older Ray does not hold its actor.
+                    controller = ensure_controller(home.disk.cluster_id, controller_of(home.disk, OWN_ADDRESS))
                     self._starting[home.directory_id] = controller.start.remote()
                 except (RaylogError, ray.exceptions.RayError) as error:
                     found[home.directory_id] = error

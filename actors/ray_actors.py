@@ -216,11 +216,14 @@ class ControllerActor(ServerActor):
                 os._exit(1)
 
     async def _retire(self, server: Any, reason: str) -> None:
-        from raylog.actors.ray_launcher import retire
+        from raylog.actors.ray_launcher import leave, retire
         from raylog.control.session import SHUT_DOWN
+        from raylog.server.controller_server import RETIRED
 
         if reason == SHUT_DOWN:
             await asyncio.to_thread(retire, server.directory_ids(), self._launcher.waiting())
+        elif reason == RETIRED:
+            await asyncio.to_thread(leave)
 
     async def credentials(self) -> tuple[str, list[Endpoint], bytes]:
         """What a client inside this Ray needs: cluster id, the controllers' addresses, the own

@@ -16,11 +16,11 @@ from typing import Any
 
 import ray
 
-from raylog.disks.disk import encode_id
+from raylog.disks.disk import Disk, encode_id
 from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
 from raylog.placement.resources import NAMESPACE
 from raylog.server.spec import ServerSpec
-from raylog.types import Endpoint
+from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
 
 PROVISIONER_NAME = "raylog:provisioner"
 CONTROLLER_PREFIX = "raylog:controller:"
@@ -38,6 +38,31 @@ def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
     if group is not None:
         return actor_options(directory_id, name=name, group=group)
     return actor_options(directory_id, name=name, node_ip=ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+def controller_of(home: Disk, host: str) -> ServerSpec:
+    """What is started as the controller of that disk."""
+    return ServerSpec(node_id(home.broker_id, CONTROLLER_SLOT), home.directory_id, str(home.path), host, 0)
+
+
+def ensure_controller(cluster_id: str, spec: ServerSpec) -> Any:
+    """The controller actor of a disk, made if there is none. Its name begins with the cluster's."""
+    from raylog.actors.ray_classes import RAY_CLASSES
+
+    name = f"{CONTROLLER_PREFIX}{cluster_id}:{encode_id(spec.directory_id)}"
+    options = pinned(spec.directory_id, name=name)
+    return (
+        RAY_CLASSES["controller"]
+        .options(get_if_exists=True, max_restarts=-1, max_task_retries=-1, **options)
+        .remote(replace(spec, incarnation=0))
+    )
+
+
+def leave() -> None:
+    """Called by a retired controller's own actor: end without being restarted. The disk's
+    reservation stays, for its other actors.
+    """
+    ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
 def retire(directory_ids: Sequence[uuid.UUID], waiting: Sequence[Any] = ()) -> None:
@@ -92,6 +117,14 @@ class RayLauncher:
         was replaced.
         """
         return list(self._waiting.values())
+
+    def start_controller(self, cluster_id: str, spec: ServerSpec) -> Endpoint:
+        """See to it that the controller of that disk runs; blocks until it listens. Raises what
+        Ray says if it ends before.
+        """
+        actor = ensure_controller(cluster_id, replace(spec, host=self._host))
+        endpoint: Endpoint = ray.get(actor.start.remote())
+        return endpoint
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
         """Create the actor and wait until it listens and the active controller knows it; raises

@@ -31,7 +31,7 @@ from raylog.disks.disk import (
     Disk,
 )
 from raylog.disks.embedded import existing_disks
-from raylog.disks.quorum_disks import CONTROLLER_COUNTS
+from raylog.disks.quorum_disks import check_count
 from raylog.errors import (
     ClientTimeoutError,
     ClosedError,
@@ -258,8 +258,7 @@ def arrange(
     """
     if disks < 1:
         raise ClusterError(f"a cluster has at least one disk, not {disks}")
-    if controllers not in (None, *CONTROLLER_COUNTS):
-        raise ClusterError(f"a cluster has one controller or three, not {controllers}")
+    check_count(controllers)
     brokers_configs = for_all_brokers(configs) if configs is not None else None
     need("ray", "raylog.arrange()")
     use_ray(ray_address, timeout_s)

@@ -18,6 +18,8 @@ from typing import NamedTuple
 NO_LEADER = -1
 BROKER_SLOT = 0
 CONTROLLER_SLOT = 1
+CONTROLLER_COUNTS = (1, 3, 5)
+"""How many controllers a cluster may have: of an even number no more may be away than of one less."""
 FIRST_REPLICA_SLOT = 2
 SLOTS_PER_BROKER = 1 << 16
 

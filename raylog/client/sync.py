@@ -34,6 +34,7 @@ from raylog.client.admin.admin import (
     TopicDescription,
 )
 from raylog.client.admin.config_entries import ConfigEntry
+from raylog.client.admin.controllers import ControllerCalls
 from raylog.client.admin.groups import GroupCalls
 from raylog.client.admin.inspection import InspectionCalls, ProducerInfo
 from raylog.client.admin.verification import OnPartition, Verification
@@ -279,7 +280,7 @@ class Producer:
             raise core.no_room(size)
 
 
-class AdminClient(GroupCalls, ActorCalls, InspectionCalls):
+class AdminClient(GroupCalls, ActorCalls, ControllerCalls, InspectionCalls):
     """Manages topics, configs, offsets and brokers. ``AsyncAdminClient`` describes each call."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:

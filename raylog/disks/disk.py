@@ -356,6 +356,19 @@ def controller_moved(disk: Disk, *, home: Path, old: Endpoint | None, new: Endpo
     return _change(disk.path, disk.cluster_id, move)
 
 
+def controller_left(disk: Disk, *, home: Path, was_at: Sequence[Endpoint]) -> Disk:
+    """Write down, durably, that the disk ``home`` has no controller any more; it listened at
+    ``was_at``. The last address stays, for a disk without any counts as one of a new cluster.
+    """
+
+    def leave(found: Disk) -> Disk:
+        others = tuple(each for each in found.controllers if each not in was_at)
+        own = None if found.path == home else found.controller_endpoint
+        return replace(found, controllers=others or found.controllers, controller_endpoint=own)
+
+    return _change(disk.path, disk.cluster_id, leave)
+
+
 def with_listeners(disk: Disk, listeners: Listeners | None) -> Disk:
     """Write down where the disk's Broker listens for Kafka clients, durably; it counts from the
     Broker's next start.

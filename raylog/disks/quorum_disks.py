@@ -12,6 +12,7 @@ serves.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from raylog.disks.disk import METADATA_FOLDER as METADATA_FOLDER
 from raylog.disks.disk import Disk
@@ -19,8 +20,9 @@ from raylog.errors import ClusterError, DiskError
 from raylog.log.mounts import files_at
 from raylog.raft.messages import BLANK, bootstrap_snapshot
 from raylog.raft.metadata_log import LOG_NAME, SNAPSHOT_SUFFIX, MetadataLog
+from raylog.types import CONTROLLER_COUNTS
 
-CONTROLLER_COUNTS = (1, 3)
+_RETIRED_SUFFIX = ".retired"  # of the folder, while it is deleted
 
 
 def quorum_disks(disks: Sequence[Disk], controllers: int | None) -> list[Disk]:
@@ -28,13 +30,12 @@ def quorum_disks(disks: Sequence[Disk], controllers: int | None) -> list[Disk]:
     voters: on the first disks, one per broker.
 
     A cluster that has run before keeps its number of controllers (None: that, or one), or grows
-    from one to three. One that grows, or whose voters' disks were replaced, gets controllers on
+    to more. One that grows, or whose voters' disks were replaced, gets controllers on
     blank disks. Raises ClusterError for an impossible number, DiskError where the metadata is
     missing altogether.
     """
-    if controllers is not None and controllers not in CONTROLLER_COUNTS:
-        raise ClusterError(f"a cluster has one controller or three, not {controllers}")
-    holders = [disk for disk in disks if _has_metadata(disk)]
+    check_count(controllers)
+    holders = [disk for disk in disks if has_metadata(disk)]
     for disk in disks if holders else ():
         refuse_lost_metadata(disk)
     has_run = any(disk.controllers for disk in disks)
@@ -53,12 +54,30 @@ def quorum_disks(disks: Sequence[Disk], controllers: int | None) -> list[Disk]:
     return holders + blank[: count - len(holders)]
 
 
+def check_count(controllers: int | None) -> None:
+    """ClusterError for a number of controllers that no cluster has."""
+    if controllers is not None and controllers not in CONTROLLER_COUNTS:
+        raise ClusterError(f"a cluster has 1, 3 or 5 controllers, not {controllers}")
+
+
+def forget_metadata(path: Path) -> None:
+    """Delete the metadata of a controller that has retired, durably: its disk is blank, and may
+    hold another one later. Its log is closed, and ``controller_left`` has been called.
+    """
+    files, folder = files_at(path), str(path / METADATA_FOLDER)
+    files.remove_directory(folder + _RETIRED_SUFFIX)  # of an earlier one that was interrupted
+    if files.exists(folder):
+        files.replace(folder, folder + _RETIRED_SUFFIX)
+        files.sync_directory(str(path))
+        files.remove_directory(folder + _RETIRED_SUFFIX)
+
+
 def refuse_lost_metadata(disk: Disk) -> None:
     """DiskError for a disk on which a controller has run and whose metadata is gone: it may be a
     voter, and would vote although it has forgotten for whom it did, and which entries it has
     promised to keep.
     """
-    if disk.controller_endpoint is not None and not _has_metadata(disk):
+    if disk.controller_endpoint is not None and not has_metadata(disk):
         raise DiskError(
             f"{disk.path} held a controller's metadata, and {METADATA_FOLDER} in it is gone: bring it back, or move the whole folder "
             f"{disk.path} away; with three controllers a blank disk takes its place"
@@ -90,7 +109,8 @@ def _one_per_broker(disks: Sequence[Disk]) -> list[Disk]:
     return list(first.values())
 
 
-def _has_metadata(disk: Disk) -> bool:
+def has_metadata(disk: Disk) -> bool:
+    """Whether a controller has run on the disk, or shall be one of the first voters."""
     return _is_formatted(disk) or files_at(disk.path).exists(str(disk.path / METADATA_FOLDER / LOG_NAME))
 
 

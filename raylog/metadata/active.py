@@ -56,6 +56,7 @@ from raylog.metadata.actors.scaling import Scaling
 from raylog.metadata.configuration.config_alterations import ConfigAlterations
 from raylog.metadata.configuration.config_requests import AlterConfigs, DescribeConfigs, SetStaticConfigs
 from raylog.metadata.configuration.controller_config import ControllerSettings
+from raylog.metadata.controllers.controller_plan import decide_plan
 from raylog.metadata.events import (
     ActiveEffect,
     ActiveEvent,
@@ -107,6 +108,7 @@ from raylog.metadata.requests import (
     InitProducerId,
     ListReassignments,
     MoveReplicas,
+    PlanControllers,
     PlanHost,
     RegisterDisk,
     RetireHost,
@@ -157,9 +159,9 @@ class ActiveController:
         self._creations = CreationWaits(image, self._timers)
         self._announcements = Announcements(image, self._sessions, settings, controller_epoch)
         self._producer_ids = ProducerIds(self._ledger)
-        self._disks = DiskHealth()
-        self._topics = TopicChanges(self._ledger, settings, self._disks, self._creations, plan=plan, new_uuid=new_uuid)
-        known = self._sessions, self._liveness, self._starts, self._disks
+        self.disks = DiskHealth()
+        self._topics = TopicChanges(self._ledger, settings, self.disks, self._creations, plan=plan, new_uuid=new_uuid)
+        known = self._sessions, self._liveness, self._starts, self.disks
         self._questions = Questions(
             image, settings, *known, controller_node=controller_node, controller_epoch=controller_epoch
         )
@@ -170,16 +172,16 @@ class ActiveController:
             settings,
             notice=notice,
             unstartable=self._starts.has_failed,
-            has_failed=self._disks.has_failed,
+            has_failed=self.disks.has_failed,
         )
         self._high_watermarks = HighWatermarkRecord(self._ledger, self._partitions, self._timers, settings)
         parts = self._ledger, self._sessions, self._liveness, self._starts, self._partitions
         self._departures = Departures(*parts, controller_epoch=controller_epoch, emit=notice)
         self._leadership = Leadership(self._ledger, self._partitions, self._timers, settings)
         self._configs = ConfigAlterations(self._ledger, self._sessions, self._partitions, self._leadership)
-        self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
-        self._moves = Moves(self._ledger, self._sessions, self._partitions, self._disks)
-        self._hosts = HostDecisions(self._ledger, self._sessions, self._disks, self._moves)
+        self._reassignments = Reassignments(self._ledger, self._partitions, self.disks)
+        self._moves = Moves(self._ledger, self._sessions, self._partitions, self.disks)
+        self._hosts = HostDecisions(self._ledger, self._sessions, self.disks, self._moves)
         self.scaling = Scaling(
             self._ledger,
             self._sessions,
@@ -455,8 +457,8 @@ class ActiveController:
                 assert_never(frame)
 
     def _disks_checked(self, session: Session, failed: Iterable[FailedDisk], now_ms: int) -> None:
-        changed = self._disks.told(self.latest, broker_of(session.node_id), failed)
-        self._effects += self._disks.notices(self.latest, changed)
+        changed = self.disks.told(self.latest, broker_of(session.node_id), failed)
+        self._effects += self.disks.notices(self.latest, changed)
         self._partitions.settle(replicas_on(self.latest, changed), now_ms)
 
     def _holds(self, session: Session, id: TopicIdPartition) -> bool:
@@ -559,6 +561,9 @@ class ActiveController:
                 self._departures.unregister(token, request, voters=self._voters())
             case RegisterDisk():
                 self._departures.register_disk(token, request, now_ms, plans_hosts=self._settings.now.plans_hosts)
+            case PlanControllers():
+                failed = self.disks.reasons()
+                self._ledger.answer(token, *decide_plan(self.latest, request, voters=self._voters(), failed=failed))
             case InitProducerId():
                 self._ledger.hold(SendControllerReply(token, self._producer_ids.next()))
             case _:

@@ -19,11 +19,9 @@ request NOT_CONTROLLER. When an active one becomes a standby, all sessions are c
 requests without a reply are answered NOT_CONTROLLER; what was decided and not committed is
 forgotten with the ActiveController: the image is that of the committed log.
 
-A voter whose disk was lost and replaced gives its place to the blank disk of the same broker: once
-that one's controller follows and has caught up, while the old voter can't be reached and all others
-can, the active controller takes the old one out by a record and the new one in by the next. A sole
-voter becomes one of three, by two records, once blank disks of two other brokers follow and have
-caught up.
+The active controller takes voters in and out by records, one at a time: where a lost disk was
+replaced, and on the way to the brokers that a plan names (``controller_plan``). A controller that
+the plan has no more use for retires.
 
 The controller epoch is the quorum's term. A snapshot of the image replaces the log when
 ``snapshot_bytes`` of entries have been folded since the last.
@@ -39,6 +37,13 @@ from kio.schema.errors import ErrorCode
 
 from raylog.metadata.active import ActiveController, Outcome
 from raylog.metadata.configuration.controller_config import ControllerConfig, ControllerSettings
+from raylog.metadata.controllers.controller_plan import (
+    QuorumStanding,
+    is_retired,
+    is_settled,
+    missing_homes,
+    next_step,
+)
 from raylog.metadata.events import (
     CloseSession,
     ControllerTicked,
@@ -51,9 +56,11 @@ from raylog.metadata.events import (
     Persisted,
     QuorumMessage,
     RequestReceived,
+    RetireController,
     SendControllerReply,
     SendQuorum,
     SessionHello,
+    StartController,
 )
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.partitions.topic_decisions import Planner
@@ -61,6 +68,10 @@ from raylog.metadata.records import BROKERS_CONFIGS, ClusterFormatted, decode_ba
 from raylog.metadata.requests import Refused
 from raylog.raft.messages import Entry, EntryKind, NotLeader, QuorumLeadership, Snapshot, VoterChangeRefused
 from raylog.raft.quorum import Quorum
+from raylog.types import broker_of
+
+START_AGAIN_MS = 5_000
+"""After so long a controller that was to be started, and has not joined, is ordered again."""
 
 
 class Controller:
@@ -86,6 +97,8 @@ class Controller:
         self._proposed: deque[tuple[int, int]] = deque()  # (index, sequence) of the active one's decisions, in order
         self._bytes_since_snapshot = 0
         self._peers: set[uuid.UUID] = set()  # the controllers that can be reached
+        self._asked: dict[uuid.UUID, int] = {}  # disks whose controllers were ordered → when to order them again
+        self._has_retired = False
         self._effects: list[Effect] = []
 
     @property
@@ -128,12 +141,17 @@ class Controller:
                     self._carry_out(self._active.handle(event, now_ms), now_ms)
                 else:
                     self._turn_away(event)
-        if self._active is not None and not self._peers.issubset(self.quorum.voters):
-            self._maybe_admit(now_ms)
-        return self._drive(now_ms)
+        self._go_towards_plan(now_ms)
+        delivered_index = self.quorum.delivered_index
+        effects = self._drive(now_ms)
+        if self.quorum.delivered_index != delivered_index:  # what was committed may be a plan, or a step
+            self._go_towards_plan(now_ms)
+            effects += self._drive(now_ms)
+        return effects
 
     def next_deadline_ms(self) -> int | None:
         deadlines = [self.quorum.next_deadline_ms(), self._active.next_deadline_ms() if self._active else None]
+        deadlines += self._asked.values()
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # -------------------------------------------------------------- the quorum
@@ -176,6 +194,7 @@ class Controller:
             self._effects += [SendControllerReply(token, refusal) for token in self._active.unanswered()]
             self._effects.append(Notice(f"controller of epoch {self._active_term} deposed"))
             self._active = None
+            self._asked.clear()
             self._proposed.clear()
 
     def _apply(self, entry: Entry, now_ms: int) -> None:
@@ -214,44 +233,45 @@ class Controller:
             index = self.quorum.propose([encode_batch(outcome.decision.records)], now_ms)
             self._proposed.append((index, outcome.decision.sequence))
 
-    def _maybe_admit(self, now_ms: int) -> None:
-        """Put the disk that replaces a voter's in its place, one step at a time; a step that is
-        refused is tried again later.
-        """
-        voters = self.quorum.voters
-        reachable = self._peers | {self.quorum.identity}
-        lost = [voter for voter in voters if voter not in reachable]
+    # -------------------------------------------------------------- the controllers' plan
+
+    def _go_towards_plan(self, now_ms: int) -> None:
+        """Take the next step, if one can be taken now. One that is refused is tried again later."""
+        if self._active is None:
+            if not self._has_retired and is_retired(self._image, self.quorum, broker_of(self._controller_node)):
+                self._has_retired = True
+                self._effects += [Notice("this controller is not in the plan: it retires"), RetireController()]
+            return
+        if is_settled(self._image, self.quorum.voters, self._peers):
+            self._asked.clear()
+            return
         matches = self.quorum.match_indexes()
-        ready = {
-            newcomer: disk.broker_id
-            for newcomer in sorted(self._peers.difference(voters))
-            if (disk := self._image.disks.get(newcomer)) is not None
-            and matches.get(newcomer, 0) >= self.quorum.commit_index
-        }
-        taken = {self._broker_of(voter) for voter in voters}
-        elsewhere = {broker: newcomer for newcomer, broker in ready.items() if broker not in taken}
-        for newcomer, broker_id in ready.items():
-            if len(lost) == 1 and self._broker_of(lost[0]) == broker_id:
-                wanted = [voter for voter in voters if voter != lost[0]]
-                why = f"the disk {newcomer} of broker {broker_id} is there in the place of {lost[0]}, which is lost"
-            elif not lost and newcomer in elsewhere.values() and len(voters) == 2:
-                wanted = [*voters, newcomer]
-                why = f"the disk {newcomer} of broker {broker_id} is the third"
-            elif newcomer in elsewhere.values() and len(voters) == 1 and len(elsewhere) >= 2:
-                wanted = [*voters, newcomer]
-                why = f"the disk {newcomer} of broker {broker_id} is the second, and a third is ready"
-            else:
-                continue
+        caught_up = [peer for peer in self._peers if matches.get(peer, 0) >= self.quorum.commit_index]
+        standing = QuorumStanding(
+            self.quorum.identity, self.quorum.voters, frozenset(self._peers), frozenset(caught_up)
+        )
+        self._start_missing(standing, now_ms)
+        if self._active.latest.planned_controllers != self._image.planned_controllers:
+            return  # a voter that joins now may not be one of the plan that is about to count
+        step = next_step(self._image, standing)
+        if step is not None:
             try:
-                self.quorum.propose_voters(wanted, now_ms)
+                self.quorum.propose_voters(step.voters, now_ms)
             except (NotLeader, VoterChangeRefused):
                 return
-            self._effects.append(Notice(f"voters change: {why}"))
-            return
+            self._effects.append(Notice(f"voters change: {step.why}"))
 
-    def _broker_of(self, directory_id: uuid.UUID) -> int | None:
-        disk = self._image.disks.get(directory_id)
-        return disk.broker_id if disk is not None else None
+    def _start_missing(self, standing: QuorumStanding, now_ms: int) -> None:
+        """Order the controllers that the plan lacks."""
+        assert self._active is not None
+        missing = missing_homes(self._image, standing, self._active.disks.reasons())
+        asked, self._asked = self._asked, {}
+        for disk in missing:
+            again_ms = asked.get(disk.directory_id, now_ms)
+            if now_ms >= again_ms:
+                self._effects.append(StartController(disk.broker_id, disk.directory_id, disk.path))
+                again_ms = now_ms + START_AGAIN_MS
+            self._asked[disk.directory_id] = again_ms
 
     def _maybe_snapshot(self) -> None:
         if self._bytes_since_snapshot >= self._settings.now.snapshot_bytes:

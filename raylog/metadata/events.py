@@ -206,6 +206,24 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class StartController:
+    """Create a controller on that disk if there is none; it joins as any other. Ordered again every
+    few seconds until it has.
+    """
+
+    broker_id: int
+    directory_id: uuid.UUID
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetireController:
+    """This controller is no longer one, and never votes again: end it, and forget its metadata.
+    Ordered once, the last of all.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Persist:
     """Make the write durable, in the order of its docstring, and report Persisted. One is out at a
     time.
@@ -223,4 +241,4 @@ class SendQuorum:
 
 
 ActiveEffect = SendFrame | CloseSession | Dial | SendControllerReply | StartActor | Notice
-Effect = ActiveEffect | Persist | SendQuorum
+Effect = ActiveEffect | Persist | SendQuorum | StartController | RetireController

@@ -35,6 +35,7 @@ from raylog.metadata.records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterFormatted,
+    ControllersPlanned,
     DiskRegistered,
     HighWatermarksNoted,
     HostPlanned,
@@ -79,6 +80,7 @@ class MetadataImage:
     draining: set[int]  # of the brokers, by hand
     leaving: dict[int, int]  # broker → incarnation of its Broker: its node is about to go
     broker_values: BrokerValues  # only what somebody said
+    planned_controllers: tuple[int, ...]  # the brokers that shall hold one; empty: nobody has said
     disks: dict[uuid.UUID, DiskRegistered]
     actors: dict[int, ActorRegistered]  # the newest process of each node, dead or alive
     hosts: dict[int, HostPlanned]  # server actors that run even with nothing to hold
@@ -99,6 +101,7 @@ class MetadataImage:
             draining=set(),
             leaving={},
             broker_values=BrokerValues(),
+            planned_controllers=(),
             disks={},
             actors={},
             hosts={},
@@ -126,6 +129,7 @@ class MetadataImage:
             brokers=dict(self.brokers),
             draining=set(self.draining),
             broker_values=self.broker_values.copy(),
+            planned_controllers=self.planned_controllers,
             leaving=dict(self.leaving),
             disks=dict(self.disks),
             actors=dict(self.actors),
@@ -236,12 +240,13 @@ class MetadataImage:
             case BrokerRegistered():
                 self.brokers[record.broker_id] = record
             case BrokerDrainChanged():
-                assert record.broker_id in self.brokers, f"{record} of an unknown broker"
-                (self.draining.add if record.is_draining else self.draining.discard)(record.broker_id)
+                self._change_drain(record)
             case BrokerLeaving():
                 self.leaving[record.broker_id] = record.incarnation
             case BrokerUnregistered():
                 self._forget_broker(record.broker_id)
+            case ControllersPlanned():
+                self.planned_controllers = record.broker_ids
             case DiskRegistered():
                 self.disks[record.directory_id] = record
                 if record.replaced_by is not None:
@@ -264,6 +269,10 @@ class MetadataImage:
         broker_id = broker_of(record.node_id)
         if slot_of(record.node_id) == BROKER_SLOT and self.leaving.get(broker_id) != record.incarnation:
             self.leaving.pop(broker_id, None)
+
+    def _change_drain(self, record: BrokerDrainChanged) -> None:
+        assert record.broker_id in self.brokers, f"{record} of an unknown broker"
+        (self.draining.add if record.is_draining else self.draining.discard)(record.broker_id)
 
     def _change_topic_config(self, record: TopicConfigChanged) -> None:
         configs = self.topics[record.topic_id].configs
@@ -316,6 +325,7 @@ class MetadataImage:
     def _forget_broker(self, broker_id: int) -> None:
         held = [node for node in self.assigned if broker_of(node) == broker_id]
         assert not held, f"broker {broker_id} still holds replicas on {held}"
+        assert broker_id not in self.planned_controllers, f"broker {broker_id} shall hold a controller"
         del self.brokers[broker_id]
         self.draining.discard(broker_id)
         self.broker_values.forget(broker_id)
@@ -367,6 +377,9 @@ class MetadataImage:
             yield from self.broker_values.static_records()
         elif issubclass(kind, BrokerConfigChanged):
             yield from self.broker_values.dynamic_records()
+        elif issubclass(kind, ControllersPlanned):
+            if self.planned_controllers:
+                yield ControllersPlanned(self.planned_controllers)
         elif issubclass(kind, DiskRegistered):
             yield from _in_order(self.disks)
         elif issubclass(kind, HostPlanned):
@@ -413,6 +426,7 @@ class MetadataImage:
                     assert disk.replaced_by is None, f"{topic.name}-{partition} on a disk that is lost: {slot}, {disk}"
         assert self.draining <= self.brokers.keys(), f"{self.draining} are drained of {self.brokers}"
         self.broker_values.check()
+        assert self.brokers.keys() >= set(self.planned_controllers), f"{self.planned_controllers} of {self.brokers}"
         configured = self.broker_values.dynamic.keys() - {None}
         assert configured <= self.brokers.keys(), f"{configured} are configured of {self.brokers.keys()}"
         for broker_id, incarnation in self.leaving.items():

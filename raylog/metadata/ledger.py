@@ -16,11 +16,13 @@ open one, in order.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raylog.metadata.events import CloseSession, SendControllerReply, SendFrame
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import Record
+from raylog.metadata.requests import ControllerReply
 from raylog.types import TopicIdPartition
 
 
@@ -78,6 +80,11 @@ class Ledger:
         for record in records:
             self.latest.apply(record)
             self._open.append(record)
+
+    def answer(self, token: int, records: Iterable[Record], reply: ControllerReply) -> None:
+        """Decide these records; the reply waits until they are committed."""
+        self.add(*records)
+        self.hold(SendControllerReply(token, reply))
 
     def hold(self, *effects: Held) -> None:
         """Let these out when everything decided so far is committed."""

@@ -154,6 +154,15 @@ class DiskRegistered:
 
 
 @dataclass(frozen=True, slots=True)
+class ControllersPlanned:
+    """The brokers that shall hold a controller each; an earlier plan is void. The quorum goes there
+    voter by voter (``controller_plan``), and is nowhere else from then on.
+    """
+
+    broker_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ActorRegistered:
     """A process of a server actor said hello. ``former`` names its predecessors, newest first: they
     are told to exit.
@@ -319,7 +328,7 @@ class ProducerIdsAllocated:
 
 Record = (
     ClusterFormatted | BrokerRegistered | BrokerDrainChanged | StaticConfigsChanged | BrokerConfigChanged
-    | DiskRegistered | HostPlanned
+    | ControllersPlanned | DiskRegistered | HostPlanned
     | TopicCreated | TopicConfigChanged | PartitionChanged | HighWatermarksNoted | HostRetired | RemovalPending
     | ActorRegistered | BrokerLeaving | ProducerIdsAllocated
     | BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed

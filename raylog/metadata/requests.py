@@ -436,6 +436,25 @@ class BrokerUnregistration:
     message: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PlanControllers:
+    """→ ControllersPlan. The brokers that shall hold a controller each; or ``count`` of them, those
+    that have one first. The quorum goes there after the reply. Idempotent.
+    """
+
+    broker_ids: tuple[int, ...] = ()
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllersPlan:
+    """``broker_ids`` are those of the plan, in order."""
+
+    error: int = 0
+    message: str | None = None
+    broker_ids: tuple[int, ...] = ()
+
+
 class ElectionType(Enum):
     PREFERRED = 0
     UNCLEAN = 1
@@ -513,12 +532,12 @@ Request = (
     CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | SetStaticConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
     | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId
-    | RegisterDisk
+    | RegisterDisk | PlanControllers
 )  # fmt: skip
 
 ControllerReply = (
     TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | ConfigsDescribed | TopicsDescribed
     | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ReassignmentsAltered
     | ReassignmentsListed | BrokerDrained | ReplicasMoved | HostAnswer | HostRetirement | BrokerUnregistration | ProducerIdAssigned
-    | DiskOutcome | Refused
+    | DiskOutcome | ControllersPlan | Refused
 )  # fmt: skip

@@ -10,6 +10,7 @@ Voters are those of the last VOTERS entry, committed or not, else of the snapsho
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 from raylog.raft.messages import Entry, EntryKind, Snapshot, Voters, decode_voters
@@ -46,6 +47,15 @@ class QuorumLog:
     def voters_index(self) -> int:
         """The index of the entry that named the voters."""
         return self._voters[-1][0]
+
+    def has_seat(self, member: uuid.UUID, commit_index: int) -> bool:
+        """Whether it is a voter, or was one until an entry that is not known to be committed."""
+        return any(member in voters for voters in self.voters_since(commit_index))
+
+    def voters_since(self, index: int) -> list[Voters]:
+        """Those in force at that index, then those that were named behind it."""
+        before = sum(at <= index for at, _ in self._voters)
+        return [voters for _, voters in self._voters[max(0, before - 1) :]]
 
     def term_at(self, index: int) -> int | None:
         """None where it is not known: the log holds no such entry, either no more or not yet."""

@@ -30,8 +30,8 @@ Roles: what each answers, and where it can go::
 - A voter whose disk has lost entries (``HardState.recovering_term``) *recovers*: it follows, and acknowledges what it has on its
   disk, but grants no vote, no pre-vote, and does not stand. It begins in a new term, so the next answer deposes a leader that
   counts on what it had. ``recovery`` says why that is safe.
-- Voters change one at a time by an entry that counts from its append. Observers are sent everything and count for nothing. A machine
-  without voters (``BLANK``) follows and does not vote.
+- Voters change one at a time by an entry that counts from its append; who it takes out may be elected, by the others' votes, until it is
+  committed. Observers are sent everything and count for nothing. A machine without voters (``BLANK``) follows and does not vote.
 
 Invariants (``check``): delivered_index <= commit_index <= last_index; delivered_index <= persisted_index; the term never goes
 back; for each follower match_index < next_index. Across machines (tested with a random network): one leader a term, logs that agree at an
@@ -93,6 +93,7 @@ class Quorum:
         self.voted_for = hard_state.voted_for
         self.recovering_term = hard_state.recovering_term
         self.leader: uuid.UUID | None = None
+        self.leader_commit_index = 0  # what this leader has said of it; 0: nothing yet
         self.log = QuorumLog(snapshot, entries)
         assert self.term >= self.log.last_term, (self.term, self.log.last_term)
         self.commit_index = snapshot.last_index
@@ -370,6 +371,7 @@ class Quorum:
 
     def _on_append_request(self, sender: uuid.UUID, message: AppendRequest) -> None:
         log = self.log
+        self.leader_commit_index = max(self.leader_commit_index, message.commit_index)
         previous = message.previous_index
         if self._is_blank and previous == 0:  # even index 0 does not match: the bootstrap snapshot is missing
             self._outbox.say(sender, self._append_reply(0, message.round, rejected_index=0))
@@ -435,8 +437,8 @@ class Quorum:
 
     @property
     def _takes_part(self) -> bool:
-        """Whether it may stand for election."""
-        return self.identity in self.voters and not self.is_recovering
+        """Whether it may stand for election. One that is voted out may until that is committed: only its log may have the entry."""
+        return self.log.has_seat(self.identity, self.commit_index) and not self.is_recovering
 
     def _maybe_end_recovery(self, now_ms: int) -> None:
         """Once an entry of a later leader is on the disk. What says so on the disk may follow: until then it recovers once more."""
@@ -456,7 +458,7 @@ class Quorum:
             self.voted_for = None
             self._outbox.end_term()
         self.role = role
-        self.leader = leader
+        self.leader, self.leader_commit_index = leader, 0
         self._has_known_leader |= leader is not None
         self._votes = set()
         self._followers.by_peer.clear()

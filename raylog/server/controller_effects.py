@@ -17,10 +17,12 @@ from raylog.metadata.events import (
     Effect,
     Notice,
     Persist,
+    RetireController,
     SendControllerReply,
     SendFrame,
     SendQuorum,
     StartActor,
+    StartController,
 )
 from raylog.metadata.partitions.assignment_batches import gathered
 from raylog.metadata.requests import ControllerReply
@@ -39,6 +41,10 @@ class ControllerShell(Protocol):
     def dial(self, order: Dial) -> None: ...
 
     def start_actor(self, order: StartActor) -> None: ...
+
+    def start_controller(self, order: StartController) -> None: ...
+
+    def retire(self) -> None: ...
 
     def persist(self, write: QuorumWrite) -> None: ...
 
@@ -67,6 +73,10 @@ def carry_out(shell: ControllerShell, effects: Iterable[Effect]) -> None:
                 shell.close_session(session_id)
             case StartActor():
                 shell.start_actor(effect)
+            case StartController():
+                shell.start_controller(effect)
+            case RetireController():
+                shell.retire()
             case Notice(text):
                 shell.notice(text)
             case _:

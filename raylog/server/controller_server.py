@@ -12,7 +12,8 @@ and summons it: servers do not have to notice that the former one is silent.
 
 The controller listens on the port that its disk's ``meta.properties`` names, so that a restarted
 one is found where it was. If that port is taken it moves, with a notice, and writes the new address
-into the ``meta.properties`` of every disk of this machine.
+into the ``meta.properties`` of every disk of this machine. One that retires takes its address out of
+them, deletes its metadata, and ends as ``RETIRED``: its disk may hold another one later.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -33,8 +34,8 @@ from typing import Any, Protocol
 
 from raylog.control.session import SHUT_DOWN, Exit, FromActor, FromController, Hello
 from raylog.control.session_stream import Frame, SessionStream, accept_session
-from raylog.disks.disk import controller_moved, new_id, open_disk
-from raylog.disks.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
+from raylog.disks.disk import Disk, controller_left, controller_moved, new_id, open_disk
+from raylog.disks.quorum_disks import METADATA_FOLDER, forget_metadata, has_metadata, refuse_lost_metadata
 from raylog.errors import RaylogError, error_for
 from raylog.kafka import table
 from raylog.kafka.chain import Stage
@@ -58,6 +59,7 @@ from raylog.metadata.events import (
     SessionFrame,
     SessionHello,
     StartActor,
+    StartController,
 )
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.requests import ControllerReply, Refused
@@ -65,7 +67,7 @@ from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import Message, NotLeader, QuorumConfig, QuorumWrite
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
-from raylog.server import host_requests, start_requests
+from raylog.server import host_requests, plan_requests, start_requests
 from raylog.server.apis import admin, configs, operations, quorum
 from raylog.server.controller_effects import carry_out
 from raylog.server.controller_requests import ControllerRequests
@@ -74,7 +76,7 @@ from raylog.server.driver import Driver, LoopClock
 from raylog.server.lock_wait import once_unlocked
 from raylog.server.quorum_links import QuorumLinks
 from raylog.server.spec import ServerSpec, new_incarnation
-from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, slot_of
+from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, node_id, slot_of
 from raylog.wire import private
 from raylog.wire.connection import Connection
 from raylog.wire.dial import dial
@@ -89,14 +91,18 @@ CREATIONS_AT_ONCE = 64
 _chance = random.SystemRandom()
 SHUTDOWN_PATIENCE_S = 30.0
 STANDBY_TIMEOUT_MS = 2_000
+RETIRED = "the cluster's plan has no controller here"
+"""Why a controller has ended that is not to be started again."""
 
 
 class Launcher(Protocol):
-    """Creates the process of a server actor and returns when it listens; blocks, and raises what
-    went wrong.
+    """Creates the processes of server actors, and controllers where there is none yet, and returns
+    when they listen; blocks, and raises what went wrong.
     """
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint: ...
+
+    def start_controller(self, cluster_id: str, spec: ServerSpec) -> Endpoint: ...
 
 
 _KINDS = {ActorKind.BROKER: "broker", ActorKind.REPLICAS: "replica", ActorKind.COORDINATOR: "coordinator"}
@@ -126,7 +132,8 @@ class ControllerServer:
         self._session_ids = itertools.count(1)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="raylog-metadata")
         self._creating = ThreadPoolExecutor(CREATIONS_AT_ONCE, thread_name_prefix="raylog-launch")
-        self._dials: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ordered: set[uuid.UUID] = set()  # disks whose controllers are being started
         self._stopping = False
         self._was_recovering = False
         # Disks and voters when the address was last written.
@@ -153,6 +160,7 @@ class ControllerServer:
                 private.DRAIN_BROKER: self._requests.drain_broker,
                 **host_requests.handlers(self._requests.ask, self._requests.park),
                 **start_requests.handlers(self._requests.ask, self._requests.park),
+                **plan_requests.handlers(self._requests.ask, self._requests.park),
                 private.QUORUM: self._links.accept,
                 private.DESCRIBE_QUORUM: lambda request: request.reply(private.QuorumDescription(self._quorum())),
                 private.FIND_CONTROLLER: self._find_controller,
@@ -231,12 +239,14 @@ class ControllerServer:
     async def _end(self, reason: str, *, grace_s: float) -> None:
         self._stopping = True
         self._driver.stop()
-        for task in list(self._dials):
+        for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
         await self._links.stop()
         await self._server.stop(grace_s=grace_s)
         self._creating.shutdown(wait=False, cancel_futures=True)
         await self._loop.run_in_executor(self._writing, self._log.close)
+        if reason == RETIRED:
+            await self._loop.run_in_executor(self._writing, self._forget)
         self._writing.shutdown()
         if not self._over.done():
             self._over.set_result(reason)
@@ -249,27 +259,39 @@ class ControllerServer:
 
     def _last_port(self) -> int:
         last = self._disk.controller_endpoint
-        if last is None and len(self._disk.controllers) == 1:
+        if last is None and len(self._disk.controllers) == 1 and has_metadata(self._disk):
             last = self._disk.controllers[0]
         return last.port if last is not None and last.host == self._spec.host else 0
 
     def _publish_address(self) -> None:
         """Write the own address to every disk that is known, the own one first."""
-        home = Path(self._spec.disk)
-        known = self._controller.image.disks.values()
         voters = self._controller.quorum.voters
-        self._published_to = (len(known), voters)
+        self._published_to = (len(self._controller.image.disks), voters)
+        is_alone = voters == (self._disk.directory_id,) and not self._links.peers()
+        old, new = self._disk.controller_endpoint, self._endpoint
+        self._write_down(partial(controller_moved, home=self._disk.path, old=old, new=new, is_alone=is_alone))
+
+    def _forget(self) -> None:
+        """This controller's address and metadata; from here on its disk is blank."""
+        last = self._disk.controller_endpoint
+        was_at = [self._endpoint, *([last] if last is not None else [])]
+        leave = partial(controller_left, home=self._disk.path, was_at=was_at)
+        try:
+            leave(self._disk)
+            forget_metadata(self._disk.path)
+        except (RaylogError, OSError) as error:
+            logger.error("%s keeps the metadata of a controller that has retired: %s", self._disk.path, error)
+        self._write_down(leave)
+
+    def _write_down(self, change: Callable[[Disk], Disk]) -> None:
+        """On every disk of this machine that is known, the own one first."""
+        home = self._disk.path
+        known = self._controller.image.disks.values()
         for path in [home, *sorted({Path(disk.path) for disk in known} - {home})]:
             try:
-                controller_moved(
-                    open_disk(path, cluster_id=self._disk.cluster_id),
-                    home=home,
-                    old=self._disk.controller_endpoint,
-                    new=self._endpoint,
-                    is_alone=voters == (self._disk.directory_id,) and not self._links.peers(),
-                )
+                change(open_disk(path, cluster_id=self._disk.cluster_id))
             except RaylogError as error:
-                logger.debug("the controller's address is not written to %s: %s", path, error)
+                logger.debug("where controllers are is not written to %s: %s", path, error)
 
     # ------------------------------------------------------------------ the machine
 
@@ -314,9 +336,14 @@ class ControllerServer:
         logger.info("%s", text)
 
     def dial(self, order: Dial) -> None:
-        task = self._loop.create_task(self._find_out(order))
-        self._dials.add(task)
-        task.add_done_callback(self._dials.discard)
+        self._keep(self._loop.create_task(self._find_out(order)))
+
+    def retire(self) -> None:
+        self._keep(self._loop.create_task(self.stop(RETIRED)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def persist(self, write: QuorumWrite) -> None:
         future = self._loop.run_in_executor(self._writing, self._log.store, write)
@@ -359,6 +386,23 @@ class ControllerServer:
                 self._handle(ActorStartFailed(effect.node_id, str(error)))
 
         future.add_done_callback(launched)
+
+    def start_controller(self, order: StartController) -> None:
+        """One order for a disk at a time: the machine repeats it until that controller has joined."""
+        if order.directory_id in self._ordered:
+            return
+        self._ordered.add(order.directory_id)
+        node = node_id(order.broker_id, CONTROLLER_SLOT)
+        spec = ServerSpec(node, order.directory_id, order.path, self._spec.host, new_incarnation())
+        start, cluster_id = self._launcher.start_controller, self._disk.cluster_id
+        future = self._loop.run_in_executor(self._creating, start, cluster_id, spec)
+
+        def started(done: asyncio.Future[Endpoint]) -> None:
+            self._ordered.discard(order.directory_id)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                logger.warning("cannot start a controller on %s: %s", order.path, error)
+
+        future.add_done_callback(started)
 
     # ------------------------------------------------------------------ what it says of itself
 

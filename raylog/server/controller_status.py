@@ -152,9 +152,9 @@ def quorum_status(
 ) -> dict[str, Any]:
     """The quorum under Kafka's names (``kafka-metadata-quorum``); -1 where only the leader knows and this is not it.
 
-    ``recovering`` is who takes no part in elections, for its disk has lost entries: the leader knows it of all, others of themselves.
-    ``endpoint_of`` and ``linked`` say where the others are and who of them can be reached from here; ``now_ms`` is the time of the
-    quorum's clock, ``unix_ms`` the same moment of everybody's.
+    ``planned``: the brokers that shall hold a controller, none while nobody has said. ``recovering`` is who takes no part in elections,
+    for its disk has lost entries: the leader knows it of all, others of themselves. ``endpoint_of`` and ``linked`` say where the others
+    are and who can be reached from here; ``now_ms`` is the time of the quorum's clock, ``unix_ms`` the same moment of everybody's.
     """
     matches = quorum.match_indexes()
     recovering = quorum.recovering()
@@ -169,8 +169,7 @@ def quorum_status(
         return unix_ms - (now_ms - at_ms) if at_ms >= 0 else -1
 
     def view(member: uuid.UUID) -> dict[str, Any]:
-        end = matches.get(member, -1)
-        endpoint = endpoint_of(member)
+        end, endpoint = matches.get(member, -1), endpoint_of(member)
         heard_ms, caught_up_ms = times.get(member, (-1, -1))
         return {
             "broker": broker(member),
@@ -197,5 +196,6 @@ def quorum_status(
         "max_follower_lag_time_ms": unix_ms - caught_up if is_active and caught_up >= 0 else -1,
         "voters": voters,
         "observers": observers,
+        "planned": list(image.planned_controllers),
         "told_by": {"broker": broker_id, "role": quorum.role.value, "is_active": is_active, "pid": os.getpid()},
     }

@@ -314,10 +314,9 @@ class Faults:
             self.simulation.counts["controllers without metadata"] += controllers.lose_metadata(controller.place)
             return
         delay_ms = 0
-        if self.scheduler.chance(0.5):
-            laggard = self.scheduler.rng.choice(
-                [place for place in controllers.places if place is not controller.place]
-            )
+        others = [place for place in controllers.places if place is not controller.place]
+        if self.scheduler.chance(0.5) and others:
+            laggard = self.scheduler.rng.choice(others)
             controllers.go_deaf(laggard)
             self.lasting(500, 3_000, lambda: controllers.hear_again(laggard))
             delay_ms = self.scheduler.between(50, 500)

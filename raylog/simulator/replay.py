@@ -2,7 +2,8 @@
 many with ``--seeds N``.
 
 ``--groups`` runs those with consumer groups (``simulated_groups``), ``--clients`` those with the
-production clients (``simulated_clients``); a seed is another run there. ``--night-minutes N`` gives
+production clients (``simulated_clients``), ``--plans`` those whose controllers move
+(``simulated_plans``); a seed is another run there. ``--night-minutes N`` gives
 each run nights of so many minutes of the cluster's time (``rhythm``).
 
 ``--trace`` prints every step of the run. A run that breaks a promise prints what broke and the
@@ -35,6 +36,7 @@ from pathlib import Path
 
 from raylog.simulator.simulated_clients import ClientSimulation
 from raylog.simulator.simulated_groups import GroupSimulation
+from raylog.simulator.simulated_plans import PlanSimulation
 from raylog.simulator.simulation import EVENTS, Simulation
 from raylog.simulator.tally import Tally
 
@@ -62,9 +64,17 @@ class SeedOutcome:
     """Of this process's time."""
 
 
-def command(seed: int, events: int, *, groups: bool = False, clients: bool = False, night_minutes: int = 0) -> str:
+def command(
+    seed: int,
+    events: int,
+    *,
+    groups: bool = False,
+    clients: bool = False,
+    plans: bool = False,
+    night_minutes: int = 0,
+) -> str:
     """What to type to see a run again."""
-    kind = " --clients" if clients else " --groups" if groups else ""
+    kind = " --clients" if clients else " --groups" if groups else " --plans" if plans else ""
     kind += f" --night-minutes {night_minutes}" if night_minutes else ""
     return f"python -m raylog.simulator{kind} --seed {seed} --events {events} --trace"
 
@@ -77,9 +87,11 @@ def run_seed(
     tracing: bool = False,
     groups: bool = False,
     clients: bool = False,
+    plans: bool = False,
 ) -> SeedOutcome:
     start = time.process_time()
-    simulated = ClientSimulation if clients else GroupSimulation if groups else Simulation
+    plain = PlanSimulation if plans else Simulation
+    simulated = ClientSimulation if clients else GroupSimulation if groups else plain
     simulation = simulated(
         seed, events=events, night_minutes=night_minutes, tracing=tracing, on_line=print if tracing else None
     )
@@ -100,8 +112,8 @@ def run_seed(
     return SeedOutcome(seed, events, counts, failure, broke, by_checker, hours, time.process_time() - start)
 
 
-def _run_one(work: tuple[int, int], *, groups: bool, clients: bool) -> SeedOutcome:
-    return run_seed(work[0], events=work[1], groups=groups, clients=clients)
+def _run_one(work: tuple[int, int], *, groups: bool, clients: bool, plans: bool) -> SeedOutcome:
+    return run_seed(work[0], events=work[1], groups=groups, clients=clients, plans=plans)
 
 
 def _run_of_hours(seed: int, night_minutes: int) -> SeedOutcome:
@@ -116,10 +128,15 @@ def pool(processes: int, prepare: Callable[..., None] | None = None, *arguments:
 
 
 def run_seeds(
-    work: Iterable[tuple[int, int]], processes: Pool, *, groups: bool = False, clients: bool = False
+    work: Iterable[tuple[int, int]],
+    processes: Pool,
+    *,
+    groups: bool = False,
+    clients: bool = False,
+    plans: bool = False,
 ) -> Iterator[SeedOutcome]:
     """The outcomes of (seed, events), in the order of ``work``."""
-    return processes.imap(partial(_run_one, groups=groups, clients=clients), work)
+    return processes.imap(partial(_run_one, groups=groups, clients=clients, plans=plans), work)
 
 
 def main() -> int:
@@ -129,6 +146,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=EVENTS, help="events of trouble before the healing")
     parser.add_argument("--groups", action="store_true", help="the simulator with consumer groups")
     parser.add_argument("--clients", action="store_true", help="the simulator with the production clients")
+    parser.add_argument("--plans", action="store_true", help="the simulator whose controllers move")
     parser.add_argument("--trace", action="store_true", help="print every step; one process")
     parser.add_argument("--keep-going", action="store_true", help="go on after a seed that fails")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many run at the same time")
@@ -154,6 +172,7 @@ def main() -> int:
                     tracing=arguments.trace,
                     groups=arguments.groups,
                     clients=arguments.clients,
+                    plans=arguments.plans,
                 )
                 for seed in seeds
             ),
@@ -169,6 +188,7 @@ def main() -> int:
                 night_minutes=arguments.night_minutes,
                 groups=arguments.groups,
                 clients=arguments.clients,
+                plans=arguments.plans,
             )
             hours = _sum_up(processes.imap(run, seeds), counts, failed, arguments)
     seconds = time.perf_counter() - start
@@ -198,6 +218,7 @@ def _sum_up(
                 outcome.events,
                 groups=arguments.groups,
                 clients=arguments.clients,
+                plans=arguments.plans,
                 night_minutes=arguments.night_minutes,
             )
             print(f"    {again}", flush=True)

@@ -37,6 +37,7 @@ from raylog.metadata.events import (
     SessionFrame,
     SessionHello,
     StartActor,
+    StartController,
 )
 from raylog.metadata.partitions.assignment_batches import apart
 from raylog.metadata.requests import ControllerReply, Request
@@ -326,6 +327,13 @@ class ControllerProcess(Process):
 
         # Not ``later``: what was asked of Ray happens even if who asked is dead by then.
         self.scheduler.after_us(delay_us, start, f"{self.name} starts {effect.node_id}")
+
+    def start_controller(self, order: StartController) -> None:
+        self.simulation.trace_event(self.name, order)
+        self.simulation.controllers.start_planned(order)
+
+    def retire(self) -> None:
+        self.later(1, lambda: self.simulation.controllers.retired(self), f"{self.name} retires")
 
 
 class _ControllerEnd:

@@ -12,6 +12,7 @@ control session is a link that can only break, stall or be slow.
     a voter votes once a term, whatever happened to its process; a blank member never votes, and neither does a recovering one
     an index has one committed entry for ever, in every member
     what a member hands out as committed is on the disks of a majority of the voters: at most a minority of running voters lacks it
+    (of those in force when it was committed; a disk that has retired and forgotten is held to its votes)
 
 A replaced disk is blank and has another id: its member follows and, knowing no voters, neither
 votes nor stands for election, until the active controller takes it in by a record. A voter whose
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from raylog.errors import RaylogError
-from raylog.metadata.events import QuorumMessage
+from raylog.metadata.events import QuorumMessage, StartController
 from raylog.raft.messages import Message, VoteReply, bootstrap_snapshot
 from raylog.raft.metadata_log import LOG_NAME, SNAPSHOT_SUFFIX, MetadataLog
 from raylog.raft.quorum import Quorum
@@ -69,17 +70,19 @@ class Place:
 
 
 class Controllers:
-    """One place or three. ``start`` formats their disks and starts a process at each."""
+    """One place or three at first, as many as a plan wants later. ``start`` formats the disks of the
+    first, and starts a process at each.
+    """
 
     def __init__(self, simulation: Simulation, brokers: list[int]) -> None:
         self.simulation = simulation
         self.scheduler = simulation.scheduler
-        self.machines = [simulation.machine_of(broker) for broker in brokers]
         self.places = [
             Place(number, broker, simulation, Endpoint(simulation.machine_of(broker).name, 1))
             for number, broker in enumerate(brokers, start=1)
         ]
         self.checker = QuorumChecker(self)
+        self._have_moved = False
         rng = self.scheduler.rng
         self.loss = rng.choice((0.0, 0.0, 0.02, 0.2))
         self.doubling = rng.choice((0.0, 0.05))
@@ -92,6 +95,38 @@ class Controllers:
             MetadataLog.format(files, place.directory, bootstrap)
             files.crash()
             self._start(place)
+
+    # ---------------------------------------------------------------- places that come and go
+
+    @property
+    def machines(self) -> list[Machine]:
+        return [place.machine for place in self.places]
+
+    def start_planned(self, order: StartController) -> None:
+        """As Ray would: after a while, even if who asked is dead by then; seldom not at all."""
+
+        def start() -> None:
+            known = any(place.broker_id == order.broker_id for place in self.places)
+            if not known and self.simulation.directory_ids[order.broker_id] == order.directory_id:
+                number = max((place.number for place in self.places), default=0) + 1
+                machine = self.simulation.machine_of(order.broker_id)
+                place = Place(number, order.broker_id, self.simulation, Endpoint(machine.name, 1), is_blank=True)
+                self.places.append(place)
+                self._have_moved = True
+                self.simulation.counts["controllers started by a plan"] += 1
+                self._start(place)
+
+        if not self.scheduler.chance(0.1):
+            delay_us = self.scheduler.skewed_us(150_000)
+            self.scheduler.after_us(delay_us, start, f"start a controller of broker {order.broker_id}")
+
+    def retired(self, process: ControllerProcess) -> None:
+        """It is no controller any more. Its disk forgets its metadata, but nobody the votes it gave."""
+        place = process.place
+        self.places.remove(place)
+        process.kill()
+        place.machine.disk.wipe(place.directory)
+        self.simulation.counts["controllers retired by a plan"] += 1
 
     # ---------------------------------------------------------------- processes
 
@@ -108,7 +143,7 @@ class Controllers:
         return max(found, key=lambda process: process.term) if found else None
 
     def _start(self, place: Place) -> None:
-        if place.process is None and place.machine.is_on:
+        if place in self.places and place.process is None and place.machine.is_on:
             self.simulation.clock_steps.restarted(place.machine)
             place.process = self.simulation.new_controller(place)
             place.endpoint = place.process.endpoint
@@ -147,7 +182,8 @@ class Controllers:
             raise Violation(f"{process.name} refuses its own log: {error}") from error
         (path, content), place.undamaged = place.undamaged, None
         is_copied = len(self.places) > 1 or not path.endswith((LOG_NAME, SNAPSHOT_SUFFIX))
-        if is_copied and "is of version" not in str(error):
+        # What is left of a log may name a sole voter, as there was one before others were planned.
+        if is_copied and not self._have_moved and "is of version" not in str(error):
             raise Violation(f"{process.name} refuses what it could mend: {error}") from error
         process.files.write_file(path, content)
         self.simulation.counts["corrupt metadata refused"] += 1
@@ -232,6 +268,10 @@ class Controllers:
             return "no active controller"
         if active.voters != self._directory_ids():
             return f"the voters are {active.voters}, the disks {self._directory_ids()}"
+        assert active.controller is not None, "it is active"
+        plan = active.controller.image.planned_controllers
+        if plan and sorted(place.broker_id for place in self.places) != list(plan):
+            return f"the plan is {plan}, the controllers are {self.places}"
         return None
 
     # ---------------------------------------------------------------- links
@@ -396,14 +436,15 @@ class QuorumChecker:
         if known is None:
             self._committed[index] = (entry.term, entry.data)
             self._known_in[index] = quorum.term
-            lacking = [
-                other.name
+            lacking = {
+                other.identity: other.name
                 for other in self._controllers.running()
-                if other.identity in quorum.voters
-                and not other.has_on_disk(index, entry.term)
+                if not other.has_on_disk(index, entry.term)
                 and not other.is_recovering  # it may have held it, and said so, before its disk lost it
-            ]
-            if 2 * len(lacking) >= len(quorum.voters):
-                raise Violation(f"{name} hands out entry {index} of term {entry.term}, which is not on {lacking}")
+            }
+            # Voters that were named behind the entry may have committed it, or may have been named since.
+            if all(2 * len(lacking.keys() & voters) >= len(voters) for voters in quorum.log.voters_since(index)):
+                names = sorted(lacking.values())
+                raise Violation(f"{name} hands out entry {index} of term {entry.term}, which is not on {names}")
         elif known != (entry.term, entry.data):
             raise Violation(f"{name} hands out entry {index} of term {entry.term}; another of {known[0]} was committed")

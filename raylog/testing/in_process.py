@@ -11,7 +11,8 @@ differs. A sole controller shares the servers' loop, each of several has a loop 
 own, so that it can be frozen. Data lies in a temporary folder, or in ``folder``, where a later
 ``cluster`` finds it again. ``crash`` ends one server like a SIGKILL would: sockets break, nothing
 is closed cleanly, and the controller starts the server anew. Nobody restarts a controller but
-``start_controller``; with three of them each is named by its broker.
+``start_controller``; with several each is named by its broker. The active one starts those that a
+plan names, and those that the plan has no more use for leave ``controllers``.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from raylog.disks.disk import Disk, disk_path, encode_id, format_disk, new_id, r
 from raylog.disks.quorum_disks import quorum_disks
 from raylog.errors import ClusterError, RaylogError
 from raylog.server.broker_server import BrokerServer
-from raylog.server.controller_server import ControllerServer
+from raylog.server.controller_server import RETIRED, ControllerServer
 from raylog.server.replica_server import ReplicaServer
 from raylog.server.spec import ServerSpec, new_incarnation
-from raylog.types import BROKER_SLOT, CONTROLLER_SLOT, Endpoint, node_id
+from raylog.types import BROKER_SLOT, CONTROLLER_SLOT, Endpoint, broker_of, node_id
 from raylog.wire.listeners import Listeners
 from raylog.wire.private import RegisterDisks
 
@@ -65,6 +66,7 @@ class InProcessLauncher:
         self._succeeded: list[Any] = []  # by another of their node: a controller that died had begun to start them
         self._is_over = False
         self.fault: Exception | None = None  # of a server that no further try would start
+        self.start_home: Callable[[ServerSpec], Endpoint] | None = None  # starts a controller, if it does not run
 
     def build_replicas(self, build: Build) -> None:
         """Have the hosts of replicas, of users' and of internal topics, made by ``build`` from now
@@ -101,6 +103,11 @@ class InProcessLauncher:
         except Exception as error:
             self.fault = error
             raise
+
+    def start_controller(self, cluster_id: str, spec: ServerSpec) -> Endpoint:
+        """Called in a thread, as with Ray."""
+        assert self.start_home is not None, "these servers have a cluster"
+        return self.start_home(spec)
 
     async def end(self) -> None:
         """Stop all servers, and whichever is being started now."""
@@ -173,6 +180,10 @@ class InProcessCluster:
             broker: self._servers if alone else LoopThread(f"raylog-controller-{broker}") for broker in self._homes
         }
         self.controllers: dict[int, ControllerServer] = {}
+        self._starting = threading.Lock()  # one controller at a time; two of a disk would be in each other's way
+        self._is_over = False
+        self._watches: list[asyncio.Future[None]] = []  # for the controllers' ends
+        self.launcher.start_home = self._start_planned
         self.address: ClusterAddress
 
     @property
@@ -234,9 +245,26 @@ class InProcessCluster:
             controller = ControllerServer(spec, launcher=self.launcher)
             endpoint = await controller.start()
             self.controllers[broker] = controller
+            self._watches.append(asyncio.ensure_future(self._watch(broker, controller)))
             return endpoint
 
         return self._loops[broker].run(controller())
+
+    async def _watch(self, broker: int, controller: ControllerServer) -> None:
+        if await controller.ended() == RETIRED and self.controllers.get(broker) is controller:
+            del self.controllers[broker]
+
+    def _start_planned(self, spec: ServerSpec) -> Endpoint:
+        broker = broker_of(spec.node_id)
+        with self._starting:
+            if self._is_over:
+                raise ClusterError("the cluster is being stopped")
+            if broker in self.controllers:
+                return self.controllers[broker]._endpoint
+            self._homes[broker] = next(disk for disk in self._disks if disk.directory_id == spec.directory_id)
+            if broker not in self._loops:
+                self._loops[broker] = LoopThread(f"raylog-controller-{broker}")
+            return self.start_controller(broker)
 
     def stop_controller(self, broker: int | None = None) -> None:
         """End a controller, and nothing else: sessions break, replicas serve on."""
@@ -296,6 +324,8 @@ class InProcessCluster:
 
     def stop(self) -> None:
         """Close every log cleanly and end the loops."""
+        with self._starting:
+            self._is_over = True
         ending = [
             asyncio.run_coroutine_threadsafe(controller.stop(), self._loops[broker].loop)
             for broker, controller in sorted(self.controllers.items())

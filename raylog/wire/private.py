@@ -39,6 +39,7 @@ PLAN_HOST: Final = 20_015
 RETIRE_HOST: Final = 20_016
 OPEN_DOOR: Final = 20_017
 SET_STATIC_CONFIGS: Final = 20_018
+PLAN_CONTROLLERS: Final = 20_019
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -330,6 +331,27 @@ class RetireHostResponse:
     API_KEY: ClassVar[int]
     moved: tuple[Any, ...] = ()
     remaining: tuple[Any, ...] = ()
+
+
+@request_of(PLAN_CONTROLLERS)
+@dataclass(frozen=True, slots=True)
+class PlanControllersRequest:
+    """Asks that these brokers hold a controller each, or ``count`` of them, and nobody else.
+    Idempotent.
+    """
+
+    API_KEY: ClassVar[int]
+    broker_ids: tuple[int, ...] = ()
+    count: int = 0
+
+
+@reply_to(PLAN_CONTROLLERS)
+@dataclass(frozen=True, slots=True)
+class PlanControllersResponse:
+    """The brokers of the plan, in order; the controllers move after this reply."""
+
+    API_KEY: ClassVar[int]
+    broker_ids: tuple[int, ...] = ()
 
 
 @request_of(QUORUM)

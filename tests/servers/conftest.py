@@ -51,12 +51,12 @@ class Stream:
 
 
 class FaultCluster:
-    """Three brokers in this process. ``files`` are the disks by broker; ``hold`` keeps new replica processes from starting."""
+    """Brokers in this process. ``files`` are the disks by broker; ``hold`` keeps new replica processes from starting."""
 
     running: InProcessCluster  # made with ``build``
 
     def __init__(self) -> None:
-        self.files = {broker: FaultyFiles() for broker in range(3)}
+        self.files = {broker: FaultyFiles() for broker in range(6)}
         self._held = threading.Event()
 
     def build(self, spec: ServerSpec) -> Any:
@@ -137,6 +137,14 @@ class FaultCluster:
 def faulty() -> Iterator[FaultCluster]:
     found = FaultCluster()
     with cluster(brokers=3, replica_server=found.build) as found.running:
+        yield found
+
+
+@pytest.fixture
+def six() -> Iterator[FaultCluster]:
+    """Six brokers, the first three with a controller."""
+    found = FaultCluster()
+    with cluster(brokers=6, controllers=3, replica_server=found.build) as found.running:
         yield found
 
 

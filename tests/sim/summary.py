@@ -10,6 +10,8 @@ of_groups: dict[str, float] = Counter()
 """The same of the runs with consumer groups."""
 of_clients: dict[str, float] = Counter()
 """The same of the runs with the production clients."""
+of_plans: dict[str, float] = Counter()
+"""The same of the runs whose controllers move."""
 further: list[str] = []
 
 
@@ -24,6 +26,7 @@ def lines() -> list[str]:
         ("what the runs went through", counts),
         ("runs with consumer groups", of_groups),
         ("runs with the production clients", of_clients),
+        ("runs whose controllers move", of_plans),
     )
     for title, counted in kinds:
         if counted:

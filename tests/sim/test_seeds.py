@@ -99,22 +99,34 @@ MET_WITH_GROUPS = (
 )
 
 
+PLAN_SEEDS = range(1, 101)
+FURTHER_PLAN_SEEDS = range(101, 401)
+MET_WITH_PLANS = (
+    "plans of controllers",
+    "controllers started by a plan",
+    "controllers retired by a plan",
+    "controllers deposed",
+)
+
+
 def once_failed(file: Path) -> list[tuple[int, int]]:
     """(seed, events) of runs that once found something."""
     rows = [line.partition("#")[0].split() for line in file.read_text().splitlines()]
     return [(int(row[0]), int(row[1])) for row in rows if row]
 
 
-def run(work: Iterable[tuple[int, int]], processes: Pool, *, groups: bool = False) -> None:
+def run(work: Iterable[tuple[int, int]], processes: Pool, *, groups: bool = False, plans: bool = False) -> None:
     broken: list[SeedOutcome] = []
-    for outcome in run_seeds(work, processes, groups=groups):
+    counts = summary.of_groups if groups else summary.of_plans if plans else summary.counts
+    for outcome in run_seeds(work, processes, groups=groups, plans=plans):
         if outcome.failure is None:
-            summary.add(outcome.counts, summary.of_groups if groups else summary.counts)
+            summary.add(outcome.counts, counts)
         else:
             broken.append(outcome)
     if broken:
         listed = [
-            f"seed {each.seed}: {each.broke}\n    {command(each.seed, each.events, groups=groups)}" for each in broken
+            f"seed {each.seed}: {each.broke}\n    {command(each.seed, each.events, groups=groups, plans=plans)}"
+            for each in broken
         ]
         pytest.fail("\n".join((broken[0].failure or "", *listed)), pytrace=False)
 
@@ -146,6 +158,11 @@ def test_seeds_with_groups_that_once_failed_pass(processes: Pool) -> None:
     run(once_failed(FAILED_WITH_GROUPS), processes, groups=True)
 
 
+@pytest.mark.parametrize("first", blocks(PLAN_SEEDS, FURTHER_PLAN_SEEDS))
+def test_controllers_that_move_amid_faults_keep_every_promise(first: int, processes: Pool) -> None:
+    run(((seed, EVENTS) for seed in range(first, first + BLOCK)), processes, plans=True)
+
+
 def test_the_runs_met_what_they_are_for() -> None:
     if summary.counts["seeds"] < len(SEEDS):
         pytest.skip("only part of the seeds ran")
@@ -159,3 +176,11 @@ def test_the_runs_with_groups_met_what_they_are_for() -> None:
     for name in MET_WITH_GROUPS:
         met = summary.of_groups[name]
         assert met >= AT_LEAST, f"{met} {name} in {summary.of_groups['seeds']} seeds"
+
+
+def test_the_runs_with_plans_met_what_they_are_for() -> None:
+    if summary.of_plans["seeds"] < len(PLAN_SEEDS):
+        pytest.skip("only part of the seeds ran")
+    for name in MET_WITH_PLANS:
+        met = summary.of_plans[name]
+        assert met >= AT_LEAST, f"{met} {name} in {summary.of_plans['seeds']} seeds"

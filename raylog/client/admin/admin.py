@@ -24,6 +24,7 @@ from raylog.client.admin.config_entries import ConfigSource as ConfigSource
 from raylog.client.admin.config_entries import ConfigSynonym as ConfigSynonym
 from raylog.client.admin.config_entries import ConfigType as ConfigType
 from raylog.client.admin.config_entries import entry_of
+from raylog.client.admin.controllers import AsyncControllerCalls
 from raylog.client.admin.groups import AsyncGroupCalls
 from raylog.client.admin.inspection import AsyncInspectionCalls, ProducerInfo
 from raylog.client.admin.verification import OnPartition, Verification, verify_topics
@@ -130,7 +131,7 @@ class OffsetInfo:
     leader_epoch: int
 
 
-class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls, AsyncInspectionCalls):
+class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls, AsyncControllerCalls, AsyncInspectionCalls):
     """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:

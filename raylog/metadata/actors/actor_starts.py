@@ -38,6 +38,7 @@ from raylog.metadata.records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterFormatted,
+    ControllersPlanned,
     DiskRegistered,
     HighWatermarksNoted,
     HostPlanned,
@@ -273,6 +274,7 @@ def may_create_need(record: Record) -> bool:
             return record.state.partition_epoch == 0 or bool(record.state.adding)
         case (
             ProducerIdsAllocated() | TopicConfigChanged() | StaticConfigsChanged() | BrokerConfigChanged() | HighWatermarksNoted()
+            | ControllersPlanned()
         ):  # fmt: skip
             return False
         case (

@@ -6,7 +6,7 @@ which is lost; one that is known already has only moved there. A disk's hosts ar
 so that they are warm before the first topic.
 
 A broker is unregistered when nothing is left on it: no replica, no voter of the controllers'
-quorum.
+quorum, and no place in their plan.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ def decide_unregister_broker(
         return [], BrokerUnregistration(ErrorCode.broker_id_not_registered, message)
     own = {disk.directory_id for disk in image.disks.values() if disk.broker_id == broker_id}
     if own & set(controller_disks):
-        message = f"a controller of the cluster lives on broker {broker_id}: it cannot be removed"
+        message = f"a controller of the cluster lives on broker {broker_id}: `raylog quorum move` moves it first"
+        return [], BrokerUnregistration(ErrorCode.invalid_request, message)
+    if broker_id in image.planned_controllers:
+        message = f"broker {broker_id} shall hold a controller: `raylog quorum move` plans another one first"
         return [], BrokerUnregistration(ErrorCode.invalid_request, message)
     held = [id for node, ids in sorted(image.assigned.items()) if broker_of(node) == broker_id for id in sorted(ids)]
     if held:

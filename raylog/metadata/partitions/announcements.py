@@ -48,6 +48,7 @@ from raylog.metadata.records import (
     BrokerRegistered,
     BrokerUnregistered,
     ClusterFormatted,
+    ControllersPlanned,
     DiskRegistered,
     HighWatermarksNoted,
     HostPlanned,
@@ -116,7 +117,7 @@ class Announcements:
                 case (
                     ClusterFormatted() | BrokerRegistered() | BrokerDrainChanged() | BrokerLeaving() | BrokerUnregistered()
                     | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | RemovalPending()
-                    | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted()
+                    | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
                 ):  # fmt: skip
                     pass
                 case _:
@@ -376,7 +377,7 @@ def _shapes_rates(record: Record) -> bool:
         case (
             ClusterFormatted() | BrokerRegistered() | BrokerDrainChanged() | BrokerLeaving() | BrokerUnregistered()
             | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | TopicCreated() | RemovalPending()
-            | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted()
+            | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
         ):  # fmt: skip
             return False
         case _:
