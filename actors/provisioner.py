@@ -25,7 +25,7 @@ import ray
 from raylog.actors.node_work import cause_of, on_nodes
 from raylog.actors.ray_launcher import PROVISIONER_NAME, controller_of, ensure_controller
 from raylog.client.links.address import ClusterAddress
-from raylog.disks.disk import Disk, Reservation, decode_id
+from raylog.disks.disk import Disk, Reservation
 from raylog.errors import ClusterError, RaylogError
 from raylog.metadata.records import StaticSource
 from raylog.placement.founding import JoinedDisk, KnownBroker
@@ -33,11 +33,11 @@ from raylog.placement.groups import advertised_disks, ensure_group
 from raylog.placement.resources import NAMESPACE
 from raylog.server import disk_work
 from raylog.server.disk_work import FolderFound
-from raylog.server.provisioner import FormatOrder, Provisioner
+from raylog.server.provisioner import FormatOrder, Provisioner, QuorumSeen, quorum_seen
 from raylog.server.spec import OWN_ADDRESS
 from raylog.server.start_configs import set_static
 from raylog.types import Endpoint
-from raylog.wire.private import ClusterStatusRequest, DescribeQuorum, RegisterDisks
+from raylog.wire.private import ClusterStatusRequest, DescribeQuorum, PlanControllersRequest, RegisterDisks
 
 logger = logging.getLogger("raylog.provisioner")
 
@@ -200,7 +200,7 @@ class RayNodes:
             for each in status["brokers"]
         ]
 
-    def lost_voters(self, address: ClusterAddress) -> dict[uuid.UUID, int]:
+    def quorum(self, address: ClusterAddress) -> QuorumSeen | None:
         from raylog.client.sync import call
 
         for endpoint in address.bootstrap:
@@ -211,9 +211,13 @@ class RayNodes:
                 logger.debug("no controller at %s: %s", endpoint, error)
                 continue
             if quorum["told_by"]["is_active"]:
-                lost = [each for each in quorum["voters"] if not each["reachable"]]
-                return {decode_id(each["directory_id"]): each["broker"] for each in lost}
-        return {}
+                return quorum_seen(quorum)
+        return None
+
+    def plan_controllers(self, address: ClusterAddress, count: int) -> None:
+        from raylog.client.sync import call
+
+        call(address, PlanControllersRequest(count=count), timeout_s=REQUEST_TIMEOUT_S)
 
     def configure(
         self, address: ClusterAddress, source: StaticSource, configs: Mapping[str, str], *, replaces: bool

@@ -13,9 +13,11 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +26,7 @@ from raylog.client.admin.inspection import quorum_status
 from raylog.client.bootstrap import endpoints_of, inside_address, outside_address, why_no_listener
 from raylog.client.config import CommonConfig
 from raylog.client.links.address import ClusterAddress, not_from_outside
-from raylog.client.links.connections import current, learn_servers
+from raylog.client.links.connections import current, knows_servers, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.configs.broker_configs import for_all_brokers
 from raylog.disks.disk import (
@@ -159,7 +161,15 @@ class Cluster:
                 return quorum_status(admin.describe_quorum(), self.address.cluster_id)
         told: list[dict[str, Any]] = []
         failures: list[str] = []
-        for endpoint in self._live_address().bootstrap:
+        known = current(self._live_address()).bootstrap
+
+        def elsewhere() -> Iterator[Endpoint]:
+            if told or knows_servers(self.address):  # they say where the active one is: all may have moved
+                with suppress(RaylogError):
+                    self.status(timeout_s)
+            yield from (each for each in current(self.address).bootstrap if each not in known)
+
+        for endpoint in chain(filter(_accepts, known), elsewhere(), (each for each in known if not told)):
             try:
                 reply = call(replace(self.address, bootstrap=(endpoint,)), DescribeQuorum(), timeout_s=timeout_s)
             except RaylogError as error:
@@ -250,8 +260,9 @@ def arrange(
     """Have the nodes of a Ray run a cluster on the disks that they advertise, now and when more
     nodes join. Returns at once.
 
-    A new cluster starts when that many blank disks have joined, with that many controllers (1 or 3;
-    None: three if there are three nodes with disks). A cluster whose disks are there starts again.
+    A new cluster starts when that many blank disks have joined, with that many controllers (1, 3 or
+    5; None: three if there are three nodes with disks). A cluster whose disks are there starts again;
+    if it is given another number of controllers than it has, it goes there while it serves.
     ``configs`` are static ones of all brokers, as for ``init``. Returns the state as plain values;
     ``missing`` says what the cluster waits for, and is None if every disk serves. Idempotent.
     Raises RayError for a Ray that cannot be used.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ from raylog.cluster import (
 from raylog.configs.server_properties import ServerProperties, server_properties
 from raylog.disks.disk import Disk, differs, set_listeners, with_controllers
 from raylog.disks.embedded import existing_disks, prepare_disks
-from raylog.disks.quorum_disks import quorum_disks
+from raylog.disks.quorum_disks import check_count, quorum_disks
 from raylog.disks.start_lock import only_start
-from raylog.embedded_controllers import start_controllers
+from raylog.embedded_controllers import have_controllers, note_controllers, start_controllers
 from raylog.errors import ClusterError, ConfigError
 from raylog.extras import need
 from raylog.launcher import LauncherProcess
@@ -66,10 +67,10 @@ def init(
     A second call returns the same cluster, and in another process a handle to it. While another
     process starts the cluster, ``init`` waits for that and says so. A broker with
     several disks has the folders ``broker-0``, ``broker-0-disk-1``, …. Any of them may be a link to
-    another file system. ``controllers`` is 1 or 3, each on another broker's disk; three survive the
-    death of one. None keeps what the cluster has, and gives a new one 1. A cluster of one
-    controller grows when it is given 3, whether it runs or not. It never shrinks. ``racks`` gives
-    each broker a rack.
+    another file system. ``controllers`` is 1, 3 or 5, each on another broker's disk; three survive
+    the death of one, five of two. None keeps what the cluster has, and gives a new one 1. A cluster
+    that has another number, or is planned to have, gets as many, whether it runs or not: those that
+    are there stay where they are. ``racks`` gives each broker a rack.
 
     ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or one from
     which each broker looks for a free port. None takes what the disks say, and port 9092 of
@@ -129,6 +130,7 @@ def start_cluster(
     does not connect to it. ``asked`` is what ``running_cluster`` returned, if the caller has asked
     already.
     """
+    check_count(controllers)
     timeout_s = start.patience.still_s
     home = Path(folder).expanduser().resolve()
     told = (listeners or configs.listeners, advertised_listeners or configs.advertised_listeners)
@@ -138,22 +140,19 @@ def start_cluster(
         if running is not None and any(differs(disk, wanted) for disk in existing_disks(home)):
             raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
         existing = clusters.get(home)
-        if running is not None and len(running.address.bootstrap) >= (controllers or 1):
+        if running is not None:
             if configs.is_given:
                 set_static(running.address, configs.configs, timeout_s=timeout_s)
+            have_controllers(running, controllers, start)
             return existing if existing is not None and existing.address == running.address else running
         found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
-        homes = quorum_disks(found, controllers)
+        has_run = any(disk.controllers for disk in found)
+        homes = quorum_disks(found, None if has_run else controllers)
         owns_ray, endpoints = start_controllers(
             found, homes, start, launcher, host=host, ray_address=ray_address, log_to_driver=log_to_driver
         )
         found = [with_controllers(disk, endpoints) for disk in found]
-        if running is not None:
-            owns_ray, is_started_here = (existing._owns_ray, existing._is_started_here) if existing else (False, False)
-        else:
-            is_started_here = True
-        address = address_of_disk(name, found[0])
-        cluster = Cluster(address, folder=home, owns_ray=owns_ray, is_started_here=is_started_here)
+        cluster = Cluster(address_of_disk(name, found[0]), folder=home, owns_ray=owns_ray, is_started_here=True)
         with start.phase("disks"):
             if configs.is_given:
                 set_static(cluster.address, configs.configs, timeout_s=timeout_s)
@@ -163,6 +162,8 @@ def start_cluster(
             await_brokers(cluster, {disk.broker_id for disk in found}, start)
         with start.phase("voters"):
             await_voters(cluster, len(homes), start)
+            have_controllers(cluster, controllers, start)
+        cluster.address = replace(cluster.address, bootstrap=note_controllers(found, cluster.quorum()))
         clusters[home] = cluster
         return cluster
 

@@ -1,18 +1,23 @@
 """The controllers of an embedded cluster: find or start a Ray for them, and have the launcher's
-process create them there.
+process create them there. From then on the quorum and its plan say where they are, and how many.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from raylog.disks.disk import Disk
+from raylog.client.sync import call
+from raylog.disks.disk import Disk, open_disk, with_controllers
+from raylog.errors import ClusterError, KafkaError
 from raylog.launcher import LauncherProcess
 from raylog.placement.local_ray import coming_up, running_ray
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, ensure_ray, is_connected
+from raylog.readiness import StartingCluster, await_voters
 from raylog.starting import Start
 from raylog.types import Endpoint
+from raylog.wire.private import PlanControllersRequest
 
 
 def start_controllers(
@@ -48,6 +53,38 @@ def start_controllers(
         with start.phase("controllers"):
             endpoints = launch(launcher, gcs_address, disks, homes, host, start, is_own_ray=is_own_ray)
     return owns_ray, endpoints
+
+
+def have_controllers(cluster: StartingCluster, count: int | None, start: Start) -> None:
+    """See to it that a cluster that serves has so many controllers, and wait for them; None: as it
+    is. ClusterError for more than there are brokers.
+    """
+    if count is None:
+        return
+    quorum = cluster.quorum()
+    if count != len(quorum["planned"] or quorum["voters"]):
+        try:
+            call(cluster.address, PlanControllersRequest(count=count), timeout_s=start.patience.still_s)
+        except KafkaError as error:
+            raise ClusterError(str(error)) from None
+    await_voters(cluster, count, start)
+
+
+def note_controllers(disks: Sequence[Disk], quorum: Mapping[str, Any]) -> tuple[Endpoint, ...]:
+    """Write down on these disks where the voters listen, and nobody else, if that is known of all.
+    Returns what the first one says.
+    """
+    voters = [_endpoint(each["endpoint"]) for each in quorum["voters"] if each["endpoint"] is not None]
+    for disk in disks:
+        said = open_disk(disk.path).controllers
+        if len(voters) == len(quorum["voters"]) and set(voters) != set(said):
+            with_controllers(disk, voters)
+    return open_disk(disks[0].path).controllers
+
+
+def _endpoint(text: str) -> Endpoint:
+    host, _, port = text.rpartition(":")
+    return Endpoint(host, int(port))
 
 
 def _resources(disks: Sequence[Disk]) -> dict[str, float]:

@@ -72,7 +72,7 @@ def start_on_nodes(
     with start.phase("brokers"):
         await_brokers(cluster, {each["broker"] for each in state["disks"] if each["directory_id"] in lent}, start)
     with start.phase("voters"):
-        await_voters(cluster, len(state["controllers"]), start)
+        await_voters(cluster, controllers or len(state["controllers"]), start)
     return cluster
 
 

@@ -9,6 +9,7 @@ import logging
 import time
 from typing import Any, Protocol
 
+from raylog.client.links.address import ClusterAddress
 from raylog.errors import ClusterError, RaylogError
 from raylog.starting import ClusterStanding, Start
 
@@ -19,6 +20,8 @@ logger = logging.getLogger("raylog")
 
 class StartingCluster(Protocol):
     """What is asked of the cluster (``raylog.cluster.Cluster``)."""
+
+    address: ClusterAddress
 
     def status(self, timeout_s: float = ...) -> dict[str, Any]: ...
 
@@ -50,14 +53,19 @@ def await_brokers(cluster: StartingCluster, wanted: set[int], start: Start) -> N
 
 
 def await_voters(cluster: StartingCluster, count: int, start: Start) -> None:
-    """Wait until all controllers that were started vote: one on a blank disk has to catch up first."""
+    """Wait until all controllers that were started vote: one on a blank disk has to catch up first.
+    If there is a plan, until those that it names vote and nobody else.
+    """
     quorum: dict[str, Any] = {"voters": [], "observers": []}
     while True:
         with contextlib.suppress(RaylogError):
             quorum = cluster.quorum(timeout_s=_STATUS_S)
         there = sorted(voter["broker"] for voter in quorum["voters"] if voter["reachable"])
-        if len(quorum["voters"]) >= count and len(there) == len(quorum["voters"]):
+        planned = quorum.get("planned") or ()
+        is_there = there == list(planned) if planned else len(quorum["voters"]) >= count
+        if is_there and len(there) == len(quorum["voters"]):
             return
+        count = len(planned) or count
         copied = sum(max(0, each["log_end_offset"]) for each in [*quorum["voters"], *quorum["observers"]])
         start.saw((len(there), copied), f"{len(there)} of {count} controllers vote")
         if start.patience.has_ended:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, ConnectTimeout, Folder, Timeout, find_cluster
+from raylog.cli.controllers import free_of_controller
 from raylog.cli.from_outside import status_from_outside
 from raylog.cli.output import AsJson, comma_joined, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.reassign import Throttle, as_document, checked_throttle, named
@@ -152,18 +153,20 @@ def remove(
 ) -> None:
     """Move everything off a broker and forget it.
 
-    The command drains the broker, reassigns its replicas to the others and unregisters it. Nothing
-    else moves. If you interrupt it, or it times out, run it again to continue. A broker that is gone
-    for good is removed the same way: its replicas are copied from those that are left.
+    The command moves the broker's controller, if it has one, to another broker. It drains the
+    broker, reassigns its replicas to the others and unregisters it. Nothing else moves. If no other
+    broker can take the controller, the cluster has fewer from then on. If you interrupt it, or it
+    times out, run it again to continue. A broker that is gone for good is removed the same way: its
+    replicas are copied from those that are left.
 
-    Through the listeners of brokers it cannot be drained first. What new topics place on it
-    meanwhile is moved, too.
+    Through the listeners of brokers it cannot be drained first, and a controller cannot be moved.
+    What new topics place on it meanwhile is moved, too.
     """
     limit = checked_throttle(throttle)
     cluster = find_cluster(folder, address, connect_timeout)
     deadline = time.monotonic() + timeout
-    _check_removable(cluster, broker)
     with cluster.admin() as admin:
+        controllers = _free_of_controller(cluster, admin, broker, deadline)
         if not cluster.address.is_outside:
             admin.drain_broker(broker)
         plan, total = _move_off(cluster, admin, broker, limit, deadline, quiet=as_json)
@@ -180,20 +183,29 @@ def remove(
             {"topic": each.topic, "partition": each.partition, "replicas": list(replicas)}
             for each, replicas in plan.items()
         ]
-        print_json({"broker": broker, "moved": moved_to, "unregistered": True})
+        print_json({"broker": broker, "controllers": controllers, "moved": moved_to, "unregistered": True})
     else:
         print_text(f"Broker {broker} is removed: {total} replicas moved")
+        if controllers is not None:
+            print_text(f"The controllers are on broker {comma_joined(controllers)}")
         print_text("Take its folder away, or the next `raylog up` on it makes it a broker again")
 
 
-def _check_removable(cluster: Cluster, broker: int) -> None:
-    """ClusterError for a broker whose disk a controller is on: before anything is moved off it."""
-    if cluster.address.is_outside:
-        has_controller = any(each["broker"] == broker for each in cluster.quorum()["voters"])
-    else:
-        has_controller = cluster.status()["controller"]["broker"] == broker
-    if has_controller:
-        raise ClusterError(f"the cluster's controller lives on broker {broker}: it cannot be removed, only drained")
+def _free_of_controller(cluster: Cluster, admin: AdminClient, broker: int, deadline: float) -> tuple[int, ...] | None:
+    """What ``free_of_controller`` does, unless the replicas cannot be moved off the broker: nothing
+    is begun in vain. ClusterError from outside, where controllers cannot be moved.
+    """
+    from raylog.client.admin.reassignment_plans import without
+
+    if not cluster.address.is_outside:
+        without(_targets(admin), broker, _receiving(cluster, admin))
+        return free_of_controller(cluster, admin, broker, deadline)
+    if any(each["broker"] == broker for each in cluster.quorum()["voters"]):
+        raise ClusterError(
+            f"a controller lives on broker {broker}, and it cannot be moved through the listeners of brokers: run "
+            "`raylog quorum move` on a node of the cluster first"
+        )
+    return None
 
 
 def _move_off(

@@ -41,7 +41,8 @@ _DisksPerBroker = Annotated[int, typer.Option(min=1, help="Folders broker-0, bro
 _ControllerCount = Annotated[
     int | None,
     typer.Option(
-        help="1 or 3. One can become three later.", show_default="what it has; 3 for a new one of three brokers"
+        help="1, 3 or 5. A cluster that has others goes there while it serves.",
+        show_default="what it has; 3 for a new one of three brokers",
     ),
 ]
 _Racks = Annotated[

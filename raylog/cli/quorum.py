@@ -8,16 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
+from raylog.cli import controllers
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text
 from raylog.cli.remote import ClusterApp
 
-app = ClusterApp(help="The controllers: who is active, who follows, how far.", no_args_is_help=True)
+app = ClusterApp(help="The controllers: who is active, who follows, how far; move them.", no_args_is_help=True)
 
 
 @app.callback()
 def group() -> None:
-    """Show which controller is active, and how far the others have followed."""
+    """Show which controller is active, and how far the others have followed; move them."""
+
+
+app.command("move")(controllers.move)
 
 
 @app.command("status")
@@ -103,7 +107,10 @@ def _members(quorum: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
 
 def _print(quorum: dict[str, Any]) -> None:
     told_by = quorum["told_by"]
-    print_text(*_status_lines(quorum), "")
+    print_text(*_status_lines(quorum))
+    if quorum.get("planned"):
+        print_text(f"{'Planned:':24}{list(quorum['planned'])}")
+    print_text("")
     rows = [
         [
             member["broker"],

@@ -19,6 +19,8 @@ a blank disk, an active controller    formats it for the cluster (the broker of 
                                       free id) and registers it
 a voter's disk that no node offers,   starts a controller on that one: the active controller admits it in the lost one's place
 but another disk of its broker
+a plan of controllers, in the quorum  keeps those running that vote, or whose brokers are planned, and lets the others go; who is
+                                      planned and has none yet is the active controller's business
 ====================================  =====================================================================================
 
 Only a disk's own node sees its folder: all work in folders is done there, by ``Nodes``. Ids of
@@ -37,17 +39,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from raylog.client.links.address import ClusterAddress
-from raylog.disks.disk import Disk, Reservation, encode_id, new_id
+from raylog.disks.disk import Disk, Reservation, decode_id, encode_id, new_id
 from raylog.errors import ClusterError, RaylogError
 from raylog.metadata.records import StaticSource
 from raylog.placement.founding import JoinedDisk, KnownBroker, assign_brokers, cluster_of, found, rack_of
 from raylog.server.disk_work import FolderFound
 from raylog.server.start_configs import agreed
-from raylog.types import Endpoint
+from raylog.types import CONTROLLER_COUNTS, Endpoint
 
 logger = logging.getLogger("raylog.provisioner")
 
-CONTROLLERS_MAX = 3
+CONTROLLERS_MAX = max(CONTROLLER_COUNTS)
 LOOK_AGAIN_ROUNDS = 10  # until a folder that could not be used is looked at again
 
 
@@ -59,6 +61,19 @@ class FormatOrder:
     reservation: Reservation
     secret: str
     controllers: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumSeen:
+    """What the active controller says of the quorum: the voters and their brokers, where they
+    listen if that is known, those that it does not reach, and the brokers of the plan, if there is
+    one.
+    """
+
+    voters: Mapping[uuid.UUID, int]
+    endpoints: Mapping[uuid.UUID, Endpoint]
+    lost: frozenset[uuid.UUID] = frozenset()
+    planned: tuple[int, ...] = ()
 
 
 class Nodes(Protocol):
@@ -92,8 +107,12 @@ class Nodes(Protocol):
         """All registered brokers, live or not, as the active controller knows them."""
         ...
 
-    def lost_voters(self, address: ClusterAddress) -> Mapping[uuid.UUID, int]:
-        """The voters that the active controller does not reach, and their brokers."""
+    def quorum(self, address: ClusterAddress) -> QuorumSeen | None:
+        """What the active controller says; None if none of those at that address is active."""
+        ...
+
+    def plan_controllers(self, address: ClusterAddress, count: int) -> None:
+        """Have the active controller plan so many controllers."""
         ...
 
     def configure(
@@ -117,6 +136,8 @@ class Provisioner:
         self._expected = expected
         self._wanted_controllers = controllers
         self._ordered: Mapping[str, str] | None = None  # static configs that a start said; None: nothing new
+        self._ordered_controllers: int | None = None  # how many a start wants; None: as it is
+        self._seen: QuorumSeen | None = None  # the last time that a controller was active
         self._joined: dict[uuid.UUID, JoinedDisk] = {}
         self._successors: set[uuid.UUID] = set()  # disks that get a controller in the place of a lost one
         self._endpoints: dict[uuid.UUID, Endpoint] = {}  # of controllers, by the directory ids of their disks
@@ -130,11 +151,11 @@ class Provisioner:
         self._stopped = False
 
     def expect(self, expected: int, controllers: int | None, configs: Mapping[str, str] | None = None) -> None:
-        """How many disks, and controllers, a new cluster is to have; ``configs`` are static ones of
-        any, None those that it has.
+        """How many disks a new cluster is to have; how many controllers, and which static configs,
+        any is to have, None as it has them.
         """
         self._expected = expected
-        self._wanted_controllers = controllers
+        self._wanted_controllers = self._ordered_controllers = controllers
         if configs is not None:
             self._ordered = dict(configs)
 
@@ -175,7 +196,8 @@ class Provisioner:
         if not self._has_looked:
             return self._not_looked_yet()
         unset = None if self._ordered is None else f"{', '.join(sorted(self._ordered)) or 'no configs'}: not set yet"
-        return self._missing or unset
+        count = self._ordered_controllers
+        return self._missing or unset or (f"{count} controllers are not planned yet" if count is not None else None)
 
     def _not_looked_yet(self) -> str:
         return f"{len(self._joined)} of {self._expected} disks have joined: the nodes are being looked at"
@@ -213,6 +235,7 @@ class Provisioner:
         if promised:
             secret = self._secret()
             self._format([FormatOrder(each, each.reservation, secret) for each in promised if each.reservation])
+        self._look_at_quorum(cluster_id)
         homes = self._homes()
         if not homes:
             return f"no disk that holds the metadata of cluster {cluster_id} has joined"
@@ -220,25 +243,65 @@ class Provisioner:
         if not self._endpoints:
             return "; ".join(troubles) or "the controllers are starting"
         troubles += self._tell_controllers()
-        address = ClusterAddress("raylog", "raylog", cluster_id, self._controllers(), self._secret().encode())
+        if self._seen is None:
+            self._look_at_quorum(cluster_id)
+        address = self._address(cluster_id)
         self._register(address)
         blank = [each for each in self._joined.values() if each.disk is None]
         if blank:
             troubles += self._take_in(blank, address)
-        if len(homes) < len(address.bootstrap):
-            self._replace_voters(address)
+        self._replace_voters()
+        self._plan_controllers(address)
         return "; ".join(troubles) or None
 
     def _homes(self) -> list[JoinedDisk]:
         """The disks whose controllers are to run."""
-        return [each for each in self._joined.values() if each.has_metadata or each.directory_id in self._successors]
+        holders = [each for each in self._joined.values() if each.has_metadata or each.directory_id in self._successors]
+        seen = self._seen
+        if seen is None or not seen.planned:
+            return holders
+        voting = [each for each in self._joined.values() if each.directory_id in seen.voters and each.disk is not None]
+        return voting + [each for each in holders if each not in voting and _broker_id(each) in seen.planned]
 
-    def _replace_voters(self, address: ClusterAddress) -> None:
+    def _address(self, cluster_id: str) -> ClusterAddress:
+        return ClusterAddress("raylog", "raylog", cluster_id, self._controllers(), self._secret().encode())
+
+    def _look_at_quorum(self, cluster_id: str) -> None:
+        """Controllers that were here and are wanted no more are forgotten."""
+        if not self._endpoints:
+            return
+        self._seen = self._nodes.quorum(self._address(cluster_id)) or self._seen
+        if self._seen is not None and self._seen.planned:
+            self._successors -= {each for each in self._successors if self._is_unplanned(each)}
+            homes = {each.directory_id for each in self._homes()}
+            for gone in (self._endpoints.keys() & self._joined.keys()) - homes:
+                self._stale.add(self._endpoints.pop(gone))
+
+    def _is_unplanned(self, directory_id: uuid.UUID) -> bool:
+        joined = self._joined.get(directory_id)
+        assert self._seen is not None, "a plan was seen"
+        return joined is not None and joined.disk is not None and joined.disk.broker_id not in self._seen.planned
+
+    def _plan_controllers(self, address: ClusterAddress) -> None:
+        """As many as a start wants, unless there are or shall be."""
+        count, seen = self._ordered_controllers, self._seen
+        if count is None or seen is None:
+            return
+        if count != len(seen.planned or seen.voters):
+            self._nodes.plan_controllers(address, count)
+        if self._ordered_controllers == count:  # and nobody has said another one meanwhile
+            self._ordered_controllers = None
+
+    def _replace_voters(self) -> None:
         """See to it that from the next round on a controller runs where a voter's disk is gone and
         its broker has another one.
         """
-        for lost, broker_id in self._nodes.lost_voters(address).items():
+        for lost in sorted(self._seen.lost) if self._seen is not None else ():
+            assert self._seen is not None, "it has lost voters"
+            broker_id = self._seen.voters[lost]
             if lost in self._joined or broker_id in {_broker_id(each) for each in self._homes()}:
+                continue
+            if self._seen.planned and broker_id not in self._seen.planned:
                 continue
             others = sorted(
                 each.directory_id
@@ -352,8 +415,12 @@ class Provisioner:
         endpoints = [at for _, at in here]
         noted = [at for each in self._joined.values() if each.disk is not None for at in each.disk.controllers]
         away = [at for each, at in self._endpoints.items() if each not in self._joined]
+        count_max = CONTROLLERS_MAX
+        if self._seen is not None:
+            away += [at for each, at in self._seen.endpoints.items() if each not in self._joined]
+            count_max = max(len(self._seen.voters), len(endpoints))
         for at in [*away, *sorted(noted, key=str)]:
-            if len(endpoints) < CONTROLLERS_MAX and at not in endpoints and at not in self._stale:
+            if len(endpoints) < count_max and at not in endpoints and at not in self._stale:
                 endpoints.append(at)
         return tuple(endpoints)
 
@@ -405,6 +472,22 @@ class Provisioner:
             except RaylogError:
                 self._ordered = ordered if self._ordered is None else self._ordered
                 raise
+
+
+def quorum_seen(quorum: Mapping[str, Any]) -> QuorumSeen:
+    """Out of what a controller says of the quorum (``controller_status.quorum_status``)."""
+    voters = {decode_id(each["directory_id"]): each for each in quorum["voters"]}
+    return QuorumSeen(
+        {voter: each["broker"] for voter, each in voters.items()},
+        {voter: _endpoint(each["endpoint"]) for voter, each in voters.items() if each["endpoint"] is not None},
+        frozenset(voter for voter, each in voters.items() if not each["reachable"]),
+        tuple(quorum["planned"]),
+    )
+
+
+def _endpoint(text: str) -> Endpoint:
+    host, _, port = text.rpartition(":")
+    return Endpoint(host, int(port))
 
 
 def _as_registered(joined: JoinedDisk) -> JoinedDisk:

@@ -355,6 +355,7 @@ GIVEN = {
     "produce": "events",
     "producer-perf": "--topic events --num-records 1 --record-size 1",
     "quorum describe": "--status",
+    "quorum move": "--brokers 0",
     "reassign cancel": "--reassignment-json-file plan.json",
     "reassign execute": "--reassignment-json-file plan.json",
     "reassign generate": "--topics-to-move-json-file plan.json --broker-list 0",

@@ -11,9 +11,8 @@ from first_leaders import preferred_leaders_are_awaited
 from operating import Operator
 from typer.testing import CliRunner
 
-from raylog.client.sync import AdminClient, call
+from raylog.cluster import Cluster
 from raylog.testing.in_process import InProcessCluster, cluster
-from raylog.wire.private import ClusterStatusRequest
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +31,11 @@ def operator(running: InProcessCluster) -> Iterator[Operator]:
 @pytest.fixture
 def raylog(running: InProcessCluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, Any]]:
     """``raylog("reassign", …)``: its exit code, and what it printed (parsed if ``--json`` is among the arguments)."""
-    from raylog.cli import actors, brokers, configs, groups, leader_election, reassign
+    from raylog.cli import actors, brokers, configs, controllers, groups, leader_election, quorum, reassign
     from raylog.cli.main import app
 
-    class Connected:
-        address = running.address
-
-        def status(self) -> dict[str, Any]:
-            status: dict[str, Any] = call(running.address, ClusterStatusRequest()).status
-            return status
-
-        def admin(self) -> AdminClient:
-            return AdminClient(running.address)
-
-    for module in (actors, brokers, configs, groups, leader_election, reassign):
-        monkeypatch.setattr(module, "find_cluster", lambda folder, address, timeout_s: Connected())
+    for module in (actors, brokers, configs, controllers, groups, leader_election, quorum, reassign):
+        monkeypatch.setattr(module, "find_cluster", lambda *_, **__: Cluster(running.address))
 
     def run(*arguments: str) -> tuple[int, Any]:
         result = CliRunner().invoke(app, list(arguments))

@@ -165,9 +165,12 @@ def test_without_the_secret_replicas_are_spread_and_a_broker_is_emptied_and_forg
         outside("brokers", "remove", "0")
 
 
-def test_with_the_secret_a_broker_is_emptied_and_forgotten(operator: Operator, trusted: Outside) -> None:
+def test_with_the_secret_a_broker_is_emptied_and_forgotten_and_a_controller_moved(
+    operator: Operator, running: InProcessCluster, trusted: Outside
+) -> None:
     topic = operator.new_topic((2, 1))
     removed = trusted("brokers", "remove", "2", "--timeout", "60")
     assert removed["unregistered"] and all(2 not in part.replicas for part in operator.partitions(topic))
-    with pytest.raises(ClusterError, match="controller lives on broker 0"):
-        trusted("brokers", "remove", "0")
+    moved = trusted("quorum", "move", "--brokers", "1")
+    assert moved["before"] == [0] and moved["controllers"] == [1]
+    assert sorted(running.controllers) == [1]

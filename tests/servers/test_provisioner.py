@@ -29,7 +29,7 @@ from raylog.placement.founding import JoinedDisk, KnownBroker
 from raylog.raft.metadata_log import MetadataLog
 from raylog.server import disk_work
 from raylog.server.disk_work import FolderFound
-from raylog.server.provisioner import LOOK_AGAIN_ROUNDS, FormatOrder, Provisioner
+from raylog.server.provisioner import LOOK_AGAIN_ROUNDS, FormatOrder, Provisioner, QuorumSeen
 from raylog.types import Endpoint
 
 
@@ -49,6 +49,10 @@ class Machines:
         self.others: set[int] = set()  # brokers that are registered and away
         self.live: set[int] = set()
         self.lost: dict[uuid.UUID, int] = {}  # voters that nobody reaches, and their brokers
+        self.voters: dict[uuid.UUID, int] | None = None  # that are reached; None: those whose controllers run
+        self.planned: tuple[int, ...] = ()
+        self._homes: dict[uuid.UUID, int] = {}  # disks whose controllers have run, and their brokers
+        self.counts: list[int] = []  # of controllers, as they were ordered
         self.running: list[str] = []
         self.has_majority = True
         self.static: dict[StaticSource, dict[str, str]] = {}
@@ -125,7 +129,8 @@ class Machines:
 
     def run_controllers(self, homes: Sequence[JoinedDisk]) -> Mapping[uuid.UUID, Endpoint | Exception]:
         self.running = sorted(each.path.name for each in homes)
-        return {each.directory_id: Endpoint(each.host, 8999 + int(each.path.name.removeprefix("m"))) for each in homes}
+        self._homes |= {each.directory_id: each.disk.broker_id for each in homes}
+        return {each.directory_id: self.endpoint_of(each) for each in homes}
 
     def known_brokers(self, address: ClusterAddress) -> Sequence[KnownBroker]:
         self._ask(address)
@@ -137,9 +142,32 @@ class Machines:
             for each, at in hosts.items()
         ]
 
-    def lost_voters(self, address: ClusterAddress) -> Mapping[uuid.UUID, int]:
+    def quorum(self, address: ClusterAddress) -> QuorumSeen | None:
+        if not self.has_majority:
+            return None
+        here = {each.directory_id: each for each in self.nodes.values()}
+        voters = self.voters
+        if voters is None:  # those that run, and who has gone with nobody in its place
+            voters = {
+                each: self._homes[each]
+                for each in here.keys() & self._homes.keys()
+                if here[each].path.name in self.running
+            }
+            voters |= {
+                each: broker
+                for each, broker in self._homes.items()
+                if each not in here and broker not in voters.values()
+            }
+        known = {voter: self.endpoint_of(here[voter]) for voter in voters if voter in here}
+        return QuorumSeen({**voters, **self.lost}, known, frozenset(self.lost), self.planned)
+
+    def plan_controllers(self, address: ClusterAddress, count: int) -> None:
         self._ask(address)
-        return self.lost
+        self.counts.append(count)
+        self.planned = tuple(range(count))
+
+    def endpoint_of(self, joined: JoinedDisk) -> Endpoint:
+        return Endpoint(joined.host, 8999 + int(joined.path.name.removeprefix("m")))
 
     def configure(
         self, address: ClusterAddress, source: StaticSource, configs: Mapping[str, str], *, replaces: bool
@@ -449,3 +477,81 @@ def test_what_up_orders_is_set_once_and_missing_until_then(machines: Machines) -
     provisioner.expect(3, None)
     provisioner.round()
     assert not machines.static, "an order is carried out once, and a start that says nothing changes nothing"
+
+
+def test_controllers_run_where_the_quorum_and_its_plan_say_and_nowhere_else(machines: Machines) -> None:
+    provisioner = three(machines)
+    provisioner.round()
+    for number in (4, 5):
+        machines.join(f"m{number}", f"10.0.0.{number}")
+    provisioner.round()
+    assert machines.running == ["m1", "m2", "m3"]
+    ids = {name: each.directory_id for name, each in machines.nodes.items()}
+    machines.planned = (0, 2, 3)
+    machines.voters = {ids["m1"]: 0, ids["m2"]: 1, ids["m3"]: 2, ids["m4"]: 3}
+    provisioner.round()
+    assert machines.running == ["m1", "m2", "m3", "m4"], "who votes still runs"
+    machines.voters = {ids["m1"]: 0, ids["m3"]: 2, ids["m4"]: 3}
+    provisioner.round()
+    assert machines.running == ["m1", "m3", "m4"]
+    provisioner.round()
+    for name in machines.nodes:
+        hosts = [each.host for each in disk_of(machines, name).controllers]
+        assert hosts == ["10.0.0.1", "10.0.0.3", "10.0.0.4"]
+    assert provisioner.status()["missing"] is None and len(provisioner.status()["controllers"]) == 3
+    again = Provisioner(
+        machines, expected=3
+    )  # it finds the folder of the one that has left, and does not know better at first
+    again.round()
+    again.round()
+    assert machines.running == ["m1", "m3", "m4"]
+
+
+def test_a_plan_that_cannot_be_asked_for_is_what_was_seen_last(machines: Machines) -> None:
+    provisioner = three(machines)
+    provisioner.round()
+    ids = {name: each.directory_id for name, each in machines.nodes.items()}
+    machines.planned, machines.voters = (0,), {ids["m1"]: 0}
+    provisioner.round()
+    assert machines.running == ["m1"]
+    machines.has_majority = False
+    provisioner.round()
+    assert machines.running == ["m1"]
+
+
+@pytest.mark.parametrize("planned", [(0, 1, 2), (0,)])
+def test_a_lost_voter_is_replaced_if_its_broker_is_planned(machines: Machines, planned: tuple[int, ...]) -> None:
+    provisioner = three(machines)
+    machines.join("m4", "10.0.0.2")
+    machines.nodes["m4"] = replace(machines.nodes["m4"], node=machines.nodes["m2"].node)
+    provisioner.expect(4, None)
+    provisioner.round()
+    lost = machines.nodes.pop("m2").directory_id
+    assert machines.brokers() == {"m1": 0, "m3": 2, "m4": 1} and machines.running == ["m1", "m2", "m3"]
+    machines.planned, machines.lost = planned, {lost: 1}
+    machines.voters = {machines.nodes[name].directory_id: broker for name, broker in (("m1", 0), ("m3", 2))}
+    for _ in range(3):
+        provisioner.round()
+    assert machines.running == ["m1", "m3", *["m4"] * (1 in planned)]
+
+
+def test_the_number_of_controllers_that_up_wants_is_planned_once_and_missing_until_then(machines: Machines) -> None:
+    provisioner = three(machines)
+    provisioner.expect(3, 3)
+    provisioner.round()
+    assert machines.counts == [] and provisioner.status()["missing"] is None, "there are three"
+    machines.has_majority = False
+    provisioner.expect(3, 1)
+    assert provisioner.status()["missing"] == "1 controllers are not planned yet"
+    provisioner.round()
+    assert machines.counts == []
+    machines.has_majority = True
+    provisioner.round()
+    assert machines.counts == [1] and provisioner.status()["missing"] is None
+    provisioner.expect(3, None)
+    provisioner.round()
+    provisioner.expect(3, 1)
+    provisioner.round()
+    assert machines.counts == [1], "that is the plan already"
+    Provisioner(machines, expected=3, controllers=3).round()
+    assert machines.counts == [1], "what the first start said of a new cluster is over"

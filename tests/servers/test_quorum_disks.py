@@ -20,6 +20,9 @@ from raylog.types import Endpoint
 
 
 class Nobody:
+    def start_controller(self, cluster_id: str, spec: ServerSpec) -> Endpoint:
+        raise AssertionError("nobody is started")
+
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
         raise AssertionError("nobody is started")
 
@@ -118,7 +121,7 @@ def test_controllers_are_on_different_brokers(tmp_path: Path) -> None:
 
 
 def test_impossible_numbers_are_refused(disks: list[Disk]) -> None:
-    with pytest.raises(ClusterError, match="one controller or three, not 2"):
+    with pytest.raises(ClusterError, match="1, 3 or 5 controllers, not 2"):
         quorum_disks(disks, 2)
     with pytest.raises(ClusterError, match="3 controllers need as many brokers, there are 2"):
         quorum_disks(disks[:2], 3)

@@ -245,6 +245,11 @@ def learn_servers(address: ClusterAddress, servers: Mapping[int, Endpoint]) -> N
     _known_of(address).learn_servers(servers)
 
 
+def knows_servers(address: ClusterAddress) -> bool:
+    """Whether this process knows a server that may say where the controller of that address is."""
+    return bool(_known_of(address).servers)
+
+
 def current(address: ClusterAddress) -> ClusterAddress:
     """The address with every controller endpoint that this process has learned, the newest first."""
     known = _whereabouts.get(address)
