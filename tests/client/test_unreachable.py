@@ -380,6 +380,7 @@ def test_every_command_with_an_address_says_what_it_tries_and_ends(
     waits = (
         *(("brokers", each) for each in ("drain", "remove", "rebalance")),
         ("actors", "retire"),
+        ("quorum", "move"),
         ("consumer-perf",),
     )
     option = "--connect-timeout" if path in waits else "--timeout"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 import ray
 from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kill
+from ray_load import Load
 
 import raylog
-from raylog import NewTopic, TopicPartition
+from raylog import NewTopic
 from raylog.errors import RaylogError
 
 pytestmark = pytest.mark.ray
@@ -29,52 +29,6 @@ def three(short_folder: Path) -> Iterator[raylog.Cluster]:
     cluster.admin().elect_leaders()  # or the controller does so by itself, every few minutes
     yield cluster
     cluster.shutdown()
-
-
-class Load:
-    """Numbered records, one after the other, until the end of the block; every one is acknowledged."""
-
-    def __init__(self, cluster: raylog.Cluster) -> None:
-        self._cluster = cluster
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._send)
-        self.acked: list[tuple[int, bytes]] = []
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        self.more()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _send(self) -> None:
-        with self._cluster.producer(acks="all") as producer:
-            while not self._over.is_set():
-                value = b"%d" % len(self.acked)
-                self.acked.append((producer.send("events", value, partition=0).result(60).offset, value))
-
-    def more(self, count: int = 100) -> None:
-        wanted = len(self.acked) + count
-        eventually(lambda: len(self.acked) >= wanted or not self._thread.is_alive(), f"{count} more records")
-        assert self._thread.is_alive(), "the producer gave up"
-
-    def check(self) -> None:
-        """Everything acknowledged is there, once and in order."""
-        first = self.acked[0][0]
-        found: list[bytes | None] = []
-        with self._cluster.consumer() as consumer:
-            consumer.assign([TopicPartition("events", 0)])
-            consumer.seek(TopicPartition("events", 0), first)
-            eventually(
-                lambda: (
-                    found.extend(record.value for record in consumer.consume(1_000, timeout=1.0))
-                    or len(found) >= len(self.acked)
-                ),
-                f"{len(self.acked)} records",
-            )
-        assert found == [value for _, value in self.acked]
 
 
 def pid_of_controller(cluster: raylog.Cluster) -> int:
