@@ -16,6 +16,7 @@ from raylog.cli import cluster as commands
 from raylog.cli.main import app
 from raylog.client.links.address import ClusterAddress
 from raylog.cluster import Cluster
+from raylog.disks.disk import with_controllers
 from raylog.disks.embedded import prepare_disks
 from raylog.types import Endpoint
 
@@ -41,7 +42,8 @@ def test_a_running_cluster_is_asked_for_while_ray_starts_and_not_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dead controllers may take seconds to be found dead: as long as Ray takes to start."""
-    prepare_disks(tmp_path, 1, None)
+    for disk in prepare_disks(tmp_path, 1, None):
+        with_controllers(disk, ADDRESS.bootstrap)
     both_are_under_way = threading.Barrier(2)
     asked: list[Path] = []
 
