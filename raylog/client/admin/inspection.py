@@ -302,5 +302,6 @@ def quorum_status(quorum: QuorumInfo, cluster_id: str) -> dict[str, Any]:
         "max_follower_lag_time_ms": leader.last_caught_up_timestamp - min(caught_up) if leader and is_known else -1,
         "voters": voters,
         "observers": [view(member) for member in quorum.observers],
+        "planned": None,
         "told_by": {"broker": quorum.leader, "role": None, "is_active": True, "pid": None},
     }
