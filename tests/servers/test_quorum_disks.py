@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raylog.disks.disk import Disk, controller_moved, format_disk, with_controllers
-from raylog.disks.quorum_disks import METADATA_FOLDER, quorum_disks
+from raylog.disks.disk import Disk, controller_left, controller_moved, format_disk, open_disk, with_controllers
+from raylog.disks.quorum_disks import METADATA_FOLDER, forget_metadata, quorum_disks
 from raylog.errors import ClusterError, DiskError
 from raylog.log.disk_files import DiskFiles
 from raylog.raft.messages import BLANK, Snapshot
@@ -126,3 +126,25 @@ def test_impossible_numbers_are_refused(disks: list[Disk]) -> None:
     with pytest.raises(ClusterError, match="3 controllers need as many brokers, there are 2"):
         quorum_disks(disks[:2], 3)
     assert all(snapshot_on(disk) == BLANK for disk in disks)
+
+
+def test_a_disk_whose_controller_has_retired_is_blank_and_may_hold_another(disks: list[Disk]) -> None:
+    chosen = quorum_disks(disks, 3)
+    disks = [with_controllers(disk, HERE) for disk in disks]
+    home = controller_moved(disks[0], home=disks[0].path, old=None, new=HERE[0], is_alone=False)
+    for disk in disks:
+        controller_left(disk, home=home.path, was_at=[HERE[0]])
+    forget_metadata(home.path)
+    forget_metadata(home.path)  # it was interrupted, and is done again
+    disks = [open_disk(disk.path, cluster_id="c") for disk in disks]
+    assert {disk.controllers for disk in disks} == {tuple(HERE[1:])} and disks[0].controller_endpoint is None
+    assert snapshot_on(disks[0]) == BLANK and len(chosen) == 3
+    assert brokers(quorum_disks(disks, None)) == [1, 2], "and no start takes it for one that was lost"
+    assert brokers(quorum_disks(disks, 3)) == [1, 2, 0]
+
+
+def test_the_last_address_stays_for_a_disk_without_any_is_one_of_a_new_cluster(disks: list[Disk]) -> None:
+    quorum_disks(disks, 1)
+    disks = [with_controllers(disk, HERE[:1]) for disk in disks]
+    left = [controller_left(disk, home=disks[0].path, was_at=HERE) for disk in disks]
+    assert {disk.controllers for disk in left} == {tuple(HERE[:1])}
