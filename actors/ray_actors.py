@@ -223,7 +223,7 @@ class ControllerActor(ServerActor):
         if reason == SHUT_DOWN:
             await asyncio.to_thread(retire, server.directory_ids(), self._launcher.waiting())
         elif reason == RETIRED:
-            await asyncio.to_thread(leave)
+            await asyncio.to_thread(leave, self._launcher.waiting())
 
     async def credentials(self) -> tuple[str, list[Endpoint], bytes]:
         """What a client inside this Ray needs: cluster id, the controllers' addresses, the own

@@ -58,10 +58,13 @@ def ensure_controller(cluster_id: str, spec: ServerSpec) -> Any:
     )
 
 
-def leave() -> None:
-    """Called by a retired controller's own actor: end without being restarted. The disk's
-    reservation stays, for its other actors.
+def leave(waiting: Sequence[Any] = ()) -> None:
+    """Called by a retired controller's own actor: end without being restarted. So do the actors in
+    ``waiting``, of which no other controller knows; the active one orders what is missing. The
+    disk's reservation stays, for its other actors.
     """
+    for actor in waiting:
+        ray.kill(actor, no_restart=True)
     ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 

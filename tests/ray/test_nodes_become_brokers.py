@@ -17,7 +17,8 @@ from ray_nodes import SMALL, end_node, head_without_disks
 
 import raylog
 from raylog import NewTopic
-from raylog.disks.disk import read_disk
+from raylog.disks.disk import encode_id, read_disk
+from raylog.disks.quorum_disks import METADATA_FOLDER
 from raylog.placement.ray_start import started
 
 pytestmark = pytest.mark.ray
@@ -129,6 +130,35 @@ def test_a_machine_whose_disk_was_lost_is_the_same_broker_with_a_blank_one_and_i
     with cluster.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([raylog.TopicPartition("t", 0)])
         assert [each.value for each in eventually(lambda: consumer.consume(1, timeout=1.0), "a record")] == [b"kept"]
+
+
+def test_a_controller_moves_to_a_node_that_joined_later_and_up_makes_one_of_three(
+    ray_cluster: Any, folders: list[Path]
+) -> None:
+    cluster = raylog.connect()
+    moved = command("quorum", "move", "--brokers", "1,2,3", "--address", ray_cluster.address, "--json")
+    assert moved.returncode == 0, moved.stderr
+    assert json.loads(moved.stdout)["controllers"] == [1, 2, 3]
+
+    def all_know() -> bool:
+        voters = {each["endpoint"] for each in cluster.quorum()["voters"]}
+        said = [{str(each) for each in read_disk(folder).controllers} for folder in folders]
+        return len(voters) == 3 and all(each == voters for each in said)
+
+    eventually(all_know, "every disk says where they are, and nowhere else")
+    eventually(lambda: controllers(folders) == [1, 2, 3], "the actors of these disks are controllers")
+    assert not (folders[0] / METADATA_FOLDER).exists()
+    up = command("up", "--disks", 4, "--controllers", 1, "--address", ray_cluster.address, "--wait", PATIENCE_S)
+    assert up.returncode == 0, up.stdout + up.stderr
+    eventually(lambda: len(cluster.quorum()["voters"]) == 1 and len(controllers(folders)) == 1, "one is left")
+    eventually(lambda: isr_is_whole(cluster, "t"), "everybody has a session with it")
+
+
+def controllers(folders: list[Path]) -> list[int]:
+    """The numbers of the folders whose disks have a controller's actor. (Ray keeps one for a disk that was lost, too.)"""
+    names = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True)]
+    ids = {name.rpartition(":")[2] for name in names if name.startswith("raylog:controller:")}
+    return [number for number, folder in enumerate(folders) if encode_id(read_disk(folder).directory_id) in ids]
 
 
 def test_a_shutdown_ends_every_server_and_what_would_start_them_again(ray_cluster: Any, folders: list[Path]) -> None:
