@@ -173,4 +173,4 @@ def test_with_the_secret_a_broker_is_emptied_and_forgotten_and_a_controller_move
     assert removed["unregistered"] and all(2 not in part.replicas for part in operator.partitions(topic))
     moved = trusted("quorum", "move", "--brokers", "1")
     assert moved["before"] == [0] and moved["controllers"] == [1]
-    assert sorted(running.controllers) == [1]
+    operator.until(lambda: sorted(running.controllers) == [1])

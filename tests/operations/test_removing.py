@@ -47,7 +47,7 @@ def test_a_broker_that_holds_the_controller_is_removed_under_load_and_nothing_is
     assert code == 0 and said["unregistered"] and said["controllers"] == [1]
     assert load.errors == []
     assert sorted(load.read_back()) == load.acked
-    assert controllers_of(operator) == [1]
+    operator.until(lambda: controllers_of(operator) == [1])
     assert [info.broker for info in operator.admin.describe_cluster().brokers] == [1, 2]
     assert all(0 not in part.replicas and len(part.isr) == 2 for part in operator.partitions(topic))
 
