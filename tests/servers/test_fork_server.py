@@ -36,7 +36,7 @@ NOT_IMPORTED = {
     "rich",
     "typer",
 }
-MODULES_MAX = 1_109
+MODULES_MAX = 1_110
 CLIENT_SIDE = ("raylog.cli", "raylog.client.", "raylog.data", "raylog.ranges", "raylog.spark", "raylog.testing")
 WORKER = """\
 import json, os, pathlib, signal, sys
