@@ -129,9 +129,15 @@ def test_an_isr_member_goes_before_an_eligible_leader():
     assert settled(before, candidates(LIVE, LIVE, LIVE)).leader == 0
 
 
-def test_a_changed_minimum_empties_the_elr_and_raises_the_partition_epoch():
-    after = elections.with_other_minimum(state(isr=(0,), elr=(1,)))
+def test_a_minimum_that_the_isr_reaches_empties_the_elr_and_raises_the_partition_epoch():
+    after = elections.with_other_minimum(state(isr=(0,), elr=(1,)), min_isr=1)
     assert (after.elr, after.partition_epoch, after.leader_epoch) == ((), 11, 4)
+
+
+@pytest.mark.parametrize(("leader", "min_isr"), [(0, 2), (0, 3), (-1, 3), (-1, 1)])
+def test_a_minimum_below_which_nothing_can_be_committed_leaves_the_elr(leader, min_isr):
+    after = elections.with_other_minimum(state(isr=(0,), leader=leader, elr=(1,)), min_isr=min_isr)
+    assert (after.elr, after.partition_epoch) == ((1,), 11)
 
 
 def test_with_both_sets_empty_the_last_known_leader_serves_again_and_it_counts_as_unclean():

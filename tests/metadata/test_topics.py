@@ -258,7 +258,7 @@ def test_configs_are_described_with_their_origin(world):
     assert [entry.name for entry in some.entries] == ["preallocate"]
 
 
-def test_a_changed_minimum_isr_raises_the_partition_epoch_and_empties_the_elr(world):
+def test_a_changed_minimum_isr_raises_the_partition_epoch_and_one_that_is_reached_empties_the_elr(world):
     topic = world.create("t", (0, 1, 2), min_insync_replicas=2)
     p = TopicIdPartition(topic, 0)
     leader = world.leader(p)
@@ -267,9 +267,12 @@ def test_a_changed_minimum_isr_raises_the_partition_epoch_and_empties_the_elr(wo
     assert set(before.elr) == {1, 2} and leader.told[p].min_isr == 2
     assert world.configure("t", "min.insync.replicas", "3") == 0
     after = world.state(p)
-    assert after.elr == () and after.partition_epoch == before.partition_epoch + 1
+    assert after.elr == before.elr and after.partition_epoch == before.partition_epoch + 1
     assert after.leader_epoch == before.leader_epoch
     assert (leader.told[p].min_isr, leader.told[p].partition_epoch) == (3, after.partition_epoch)
+    world.configure("t", "min.insync.replicas", "1")
+    after = world.state(p)
+    assert after.elr == () and after.partition_epoch == before.partition_epoch + 2
     world.configure("t", "retention.ms", "5")
     assert world.state(p) == after, "another config changes nothing of it"
 

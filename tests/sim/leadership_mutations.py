@@ -164,9 +164,8 @@ def acknowledge_deletions_before_the_followers(patch: pytest.MonkeyPatch) -> Non
 
 def keep_the_elr_on_a_changed_minimum(patch: pytest.MonkeyPatch) -> None:
     """What it promised was said of another minimum."""
-    patch.setattr(
-        elections, "with_other_minimum", lambda state: replace(state, partition_epoch=state.partition_epoch + 1)
-    )
+    keep = lambda state, *, min_isr: replace(state, partition_epoch=state.partition_epoch + 1)  # noqa: E731
+    patch.setattr(elections, "with_other_minimum", keep)
 
 
 def keep_the_isr_beside_an_elected_elr_member(patch: pytest.MonkeyPatch) -> None:

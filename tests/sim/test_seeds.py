@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import summary
 
-from raylog.simulator.replay import SeedOutcome, command, pool, run_seed, run_seeds
+from raylog.simulator.replay import SeedOutcome, command, pool, run_seeds
 from raylog.simulator.simulation import EVENTS
 
 pytestmark = pytest.mark.sim
@@ -101,7 +101,6 @@ MET_WITH_GROUPS = (
 
 PLAN_SEEDS = range(1, 101)
 FURTHER_PLAN_SEEDS = range(101, 401)
-ELR_IS_CLEARED = 86
 MET_WITH_PLANS = (
     "plans of controllers",
     "controllers started by a plan",
@@ -161,15 +160,7 @@ def test_seeds_with_groups_that_once_failed_pass(processes: Pool) -> None:
 
 @pytest.mark.parametrize("first", blocks(PLAN_SEEDS, FURTHER_PLAN_SEEDS))
 def test_controllers_that_move_amid_faults_keep_every_promise(first: int, processes: Pool) -> None:
-    seeds = [seed for seed in range(first, first + BLOCK) if seed != ELR_IS_CLEARED]
-    run(((seed, EVENTS) for seed in seeds), processes, plans=True)
-
-
-@pytest.mark.xfail(strict=True, reason="min.insync.replicas is changed while an election waits for the logs of the ELR")
-def test_a_change_of_the_minimum_isr_does_not_end_the_wait_for_the_logs_of_the_elr() -> None:
-    """No controller moves there before. The change clears the ELR, and who alone held all records is not waited for."""
-    outcome = run_seed(ELR_IS_CLEARED, plans=True)
-    assert outcome.broke is None, outcome.broke
+    run(((seed, EVENTS) for seed in range(first, first + BLOCK)), processes, plans=True)
 
 
 def test_the_runs_met_what_they_are_for() -> None:

@@ -90,7 +90,7 @@ UNIT_TESTS: dict[str, UnitTest] = {
         _POWER_IN_BETWEEN,
     ),
     "keep_the_elr_on_a_changed_minimum": UnitTest(
-        "tests/metadata/test_elections.py::test_a_changed_minimum_empties_the_elr_and_raises_the_partition_epoch",
+        "tests/metadata/test_elections.py::test_a_minimum_that_the_isr_reaches_empties_the_elr_and_raises_the_partition_epoch",
         "the minimum has to rise while an ISR is below it, and then everybody in sync has to die before the next change",
     ),
     "keep_the_isr_beside_an_elected_elr_member": UnitTest(

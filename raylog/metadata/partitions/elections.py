@@ -325,9 +325,15 @@ def with_isr(state: PartitionState, isr: tuple[int, ...], *, min_isr: int) -> Pa
     return replace(state, isr=isr, elr=_eligible(state, isr, min_isr), partition_epoch=state.partition_epoch + 1)
 
 
-def with_other_minimum(state: PartitionState) -> PartitionState:
-    """The state after the minimum ISR changed: what the ELR promised was said of the old minimum."""
-    return replace(state, elr=(), partition_epoch=state.partition_epoch + 1)
+def with_other_minimum(state: PartitionState, *, min_isr: int) -> PartitionState:
+    """The state after the minimum ISR changed, ``min_isr`` is the new one.
+
+    An ISR that is large enough now may commit what the eligible leaders lack: they are eligible no
+    more. Below the new minimum, and while nobody leads, nothing can be committed: they stay, and an
+    election waits for their logs.
+    """
+    commits = state.leader != NO_LEADER and len(state.isr) >= min_isr
+    return replace(state, elr=() if commits else state.elr, partition_epoch=state.partition_epoch + 1)
 
 
 def _without_damaged(state: PartitionState, candidates: Candidates, min_isr: int) -> PartitionState:

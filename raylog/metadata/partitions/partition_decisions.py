@@ -315,7 +315,8 @@ class PartitionDecisions:
         """The topic's minimum ISR has changed: the ELR was a promise about the old one."""
         topic = self._ledger.latest.topics[id.topic_id]
         state = topic.partitions[id.partition]
-        self._change(topic, id, state, elections.with_other_minimum(state))
+        after = elections.with_other_minimum(state, min_isr=self.min_isr(topic, state))
+        self._change(topic, id, state, after)
 
     def reassign(self, id: TopicIdPartition, after: PartitionState) -> None:
         """Another set of replicas, as ``reassignments`` has worked out; ``settle`` has to follow."""
