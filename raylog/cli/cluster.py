@@ -22,6 +22,7 @@ from raylog.cli.from_outside import print_status_from_outside, print_topics, sta
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.ray_head import RAY_NOTE, end_ray, start_ray
 from raylog.cli.recovery import await_recovery, recovery_words
+from raylog.cli.remote import outside
 from raylog.disks.embedded import has_run
 from raylog.errors import ClusterError
 from raylog.extras import need
@@ -331,8 +332,14 @@ def down(
 ) -> None:
     """Stop the cluster cleanly. Its data stays; `raylog up` brings it back.
 
-    Ends Ray, too, if `raylog up` started it. Exits with 1 if no cluster runs there.
+    Ends Ray, too, if `raylog up` started it and the folder is given. Through the listeners of
+    brokers it takes the cluster's secret. Exits with 1 if no cluster runs there.
     """
+    if outside().bootstrap_servers is not None:
+        cluster = find_cluster(folder if folder != DEFAULT_FOLDER else None, address, timeout)
+        cluster.shutdown()
+        _print_down(cluster.address.cluster_id, f"Cluster {cluster.address.cluster_id}", ended=False, as_json=as_json)
+        return
     cluster_id = None
     is_here = folder != DEFAULT_FOLDER or any(folder.glob("broker-*/meta.properties")) or (folder / RAY_NOTE).exists()
     try:
@@ -345,10 +352,14 @@ def down(
         ended = True  # its servers were gone already, the Ray that `up` had started was not
     else:
         ended = end_ray(folder)
+    what = f"Cluster {cluster_id}" if cluster_id else f"What `raylog up` had started for {folder}"
+    _print_down(cluster_id, what, ended=ended, as_json=as_json)
+
+
+def _print_down(cluster_id: str | None, what: str, *, ended: bool, as_json: bool) -> None:
     if as_json:
         print_json({"cluster_id": cluster_id, "ray_ended": ended})
     else:
-        what = f"Cluster {cluster_id}" if cluster_id else f"What `raylog up` had started for {folder}"
         print_text(f"{what} is down" + (", and the Ray that it had started" if ended and cluster_id else ""))
 
 

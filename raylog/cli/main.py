@@ -88,7 +88,7 @@ def options(
 
 
 app.command("up")(cluster.up)
-app.command("down")(cluster.down)
+app.command("down")(reaching(cluster.down))
 app.command("status")(reaching(cluster.status))
 app.command("doctor")(doctor.doctor)
 app.add_typer(topics.app, name="topics")

@@ -138,9 +138,13 @@ def python(version: str) -> str:
 
 
 def outcome(*command: Path) -> str:
-    """Run a smoke test: "ok", or the last line that it said."""
+    """Run a smoke test, which finds no Ray that runs here already: "ok", or the last line that it said."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "RAY", "VIRTUAL"))}
-    with tempfile.TemporaryFile("w+") as said:
+    with (
+        tempfile.TemporaryDirectory(prefix="rlm", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryFile("w+") as said,
+    ):
+        environment["RAY_TMPDIR"] = folder
         process = subprocess.Popen(command, stdout=said, stderr=said, env=environment, start_new_session=True)
         try:
             code = process.wait(SMOKE_TIMEOUT_S)

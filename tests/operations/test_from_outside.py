@@ -11,11 +11,12 @@ import pytest
 from operating import Load, Operator
 from typer.testing import CliRunner, Result
 
+import raylog
 from raylog.cli.main import app
 from raylog.client.sync import Producer
-from raylog.errors import ClusterError, ConfigError
+from raylog.errors import ClusterError, ConfigError, RaylogError
 from raylog.records.batch import batches, write_crc
-from raylog.testing.in_process import InProcessCluster
+from raylog.testing.in_process import InProcessCluster, cluster
 
 pytestmark = pytest.mark.core
 
@@ -174,3 +175,15 @@ def test_with_the_secret_a_broker_is_emptied_and_forgotten_and_a_controller_move
     moved = trusted("quorum", "move", "--brokers", "1")
     assert moved["before"] == [0] and moved["controllers"] == [1]
     operator.until(lambda: sorted(running.controllers) == [1])
+
+
+def test_a_cluster_is_stopped_by_who_has_its_secret(tmp_path: Path) -> None:
+    with cluster(brokers=1) as own:
+        with pytest.raises(ConfigError, match=r"shutting a cluster down.*cluster\.secret"):
+            _command(own, "down")
+        file = tmp_path / "secret.properties"
+        file.write_text(f"cluster.secret={(own.folder / 'broker-0' / 'cluster.secret').read_text().strip()}\n")
+        told = json.loads(_command(own, "down", "--json", "--command-config", str(file)).stdout)
+        assert told == {"cluster_id": own.address.cluster_id, "ray_ended": False}
+        with pytest.raises(RaylogError):
+            raylog.connect(bootstrap_servers=own.bootstrap_servers(), timeout_s=1)
