@@ -26,6 +26,7 @@ import ipaddress
 import logging
 import os
 import queue
+import re
 import socket
 import sys
 import threading
@@ -196,10 +197,24 @@ def connect_ray(address: str, timeout_s: float, *, log_to_driver: bool = False) 
         if ray_private.is_authentication_error(error):
             raise _other_token(target) from error
         if isinstance(error, RuntimeError) and "ersion mismatch" in str(error):
-            raise RayError(
-                f"the Ray at {target} is another version: run both with ray=={ray.__version__} ({error})"
-            ) from error
+            raise RayError(other_version(str(target), str(error))) from error
         raise
+
+
+def other_version(where: str, said: str) -> str:
+    """What to do about Ray's complaint of a mismatch. It names the versions of the cluster, then this
+    process's; where it does not in the known way, its own words follow.
+    """
+    rays, pythons = (re.findall(rf"^\s*{each}: (\S+)$", said, re.MULTILINE) for each in ("Ray", "Python"))
+    without = "a client needs none: raylog.connect(bootstrap_servers=…)"
+    if len(rays) == 2 and rays[0] != rays[1]:
+        return (
+            f"the Ray at {where} is {rays[0]}, and this program has {rays[1]}: install ray=={rays[0]} here; {without}"
+        )
+    if len(pythons) == 2 and pythons[0] != pythons[1]:
+        theirs, own = pythons
+        return f"the Ray at {where} runs on Python {theirs}, and this program on {own}: run it on {theirs}; {without}"
+    return f"the Ray at {where} is another version: install the same one here; {without} ({' '.join(said.split())})"
 
 
 def check_connected_ray(address: str | None, timeout_s: float) -> Deadline:
