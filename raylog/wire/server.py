@@ -138,6 +138,8 @@ class Server:
         self._listener = await self.loop.create_server(
             lambda: self._connection(self), sock=listening, backlog=1024, ssl=self._ssl
         )
+        if self.is_over:  # it was stopped meanwhile, and nobody will stop it again
+            await self.stop()
         return endpoint
 
     def begin(self) -> None:

@@ -39,7 +39,7 @@ def test_a_process_that_heeds_no_sigterm_is_gone_when_its_ray_has_ended(monkeypa
         assert process.stdout is not None
         process.stdout.readline()
         ray_head._end_with_children([psutil.Process(process.pid)])
-        assert not psutil.pid_exists(process.pid)
+        assert process.poll() is not None
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_what_came_up_of_a_ray_that_failed_to_start_is_ended_and_nothing_else(
         with pytest.raises(RayError, match=said.strip()):
             ray_head.start_ray(tmp_path / "data", 1, None, 1)
         assert len(ray.left) == tries
-        assert not any(psutil.pid_exists(each.pid) for each in ray.left)
+        assert all(each.poll() is not None for each in ray.left)
         assert neighbour.poll() is None
     finally:
         for each in ray.left:
@@ -97,7 +97,7 @@ def test_what_came_up_of_a_ray_whose_start_is_interrupted_is_ended_and_nothing_e
     try:
         with pytest.raises(KeyboardInterrupt):
             ray_head.start_ray(tmp_path / "data", 1, None, 1)
-        assert len(left) == 1 and not psutil.pid_exists(left[0].pid)
+        assert len(left) == 1 and left[0].poll() is not None
         assert neighbour.poll() is None and not (tmp_path / "data" / ray_head.RAY_NOTE).exists()
     finally:
         for each in left:
