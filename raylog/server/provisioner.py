@@ -481,7 +481,7 @@ def quorum_seen(quorum: Mapping[str, Any]) -> QuorumSeen:
         {voter: each["broker"] for voter, each in voters.items()},
         {voter: _endpoint(each["endpoint"]) for voter, each in voters.items() if each["endpoint"] is not None},
         frozenset(voter for voter, each in voters.items() if not each["reachable"]),
-        tuple(quorum["planned"]),
+        tuple(quorum.get("planned", ())),  # an older controller knows no plans
     )
 
 
