@@ -138,10 +138,10 @@ def test_a_suspect_eligible_leader_is_none(three):
 
 
 def test_an_unclean_election_takes_the_longest_log(three):
+    three.configure("t", "min.insync.replicas", "1")  # so that nobody stays eligible
     for broker in (1, 2, 0):
         three.starts_at_once = False
         three.process(three.p, broker).kill()
-    three.configure("t", "min.insync.replicas", "1")
     three.restart(three.p, 1, Condition.WHOLE, (0, 5))
     three.restart(three.p, 2, Condition.WHOLE, (0, 7))
     assert three.state(three.p).leader == -1

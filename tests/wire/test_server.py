@@ -434,19 +434,6 @@ def test_parked_requests_hear_of_a_lost_client(run: Run) -> None:
     run(work())
 
 
-def test_a_server_that_is_stopped_while_it_starts_does_not_listen(run: Run) -> None:
-    async def work() -> None:
-        server = server_of({})
-        starting = asyncio.ensure_future(server.start())
-        await asyncio.sleep(0)
-        await server.stop()
-        endpoint = await starting
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(endpoint.host, endpoint.port)
-
-    run(work())
-
-
 def test_everything_in_flight_fails_at_once_when_the_server_goes(run: Run) -> None:
     parked: list[Request] = []
 

@@ -1,5 +1,6 @@
 """Who gets in, which APIs and versions are spoken, and where a server listens."""
 
+import asyncio
 import logging
 import struct
 from collections.abc import Callable, Coroutine
@@ -176,5 +177,18 @@ def test_an_address_of_another_machine_is_refused_with_its_name(run: Run) -> Non
     async def work() -> None:
         with pytest.raises(ClusterError, match=r"192\.0\.2\.1"):
             await server_of({}, host="192.0.2.1").start()
+
+    run(work())
+
+
+def test_a_server_that_is_stopped_while_it_starts_does_not_listen(run: Run) -> None:
+    async def work() -> None:
+        server = server_of({})
+        starting = asyncio.ensure_future(server.start())
+        await asyncio.sleep(0)
+        await server.stop()
+        endpoint = await starting
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(endpoint.host, endpoint.port)
 
     run(work())
