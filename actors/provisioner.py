@@ -33,7 +33,7 @@ from raylog.placement.groups import advertised_disks, ensure_group
 from raylog.placement.resources import NAMESPACE
 from raylog.server import disk_work
 from raylog.server.disk_work import FolderFound
-from raylog.server.provisioner import FormatOrder, Provisioner, QuorumSeen, quorum_seen
+from raylog.server.provisioner import FormatOrder, Provisioner, QuorumSeen, find_quorum, quorum_seen
 from raylog.server.spec import OWN_ADDRESS
 from raylog.server.start_configs import set_static
 from raylog.types import Endpoint
@@ -203,16 +203,17 @@ class RayNodes:
     def quorum(self, address: ClusterAddress) -> QuorumSeen | None:
         from raylog.client.sync import call
 
-        for endpoint in address.bootstrap:
+        def ask(endpoint: Endpoint) -> Mapping[str, Any] | None:
             asked = replace(address, bootstrap=(endpoint,))
             try:
-                quorum = call(asked, DescribeQuorum(), timeout_s=CONTROLLER_ANSWER_S).quorum
+                told: Mapping[str, Any] = call(asked, DescribeQuorum(), timeout_s=CONTROLLER_ANSWER_S).quorum
             except RaylogError as error:
                 logger.debug("no controller at %s: %s", endpoint, error)
-                continue
-            if quorum["told_by"]["is_active"]:
-                return quorum_seen(quorum)
-        return None
+                return None
+            return told
+
+        quorum = find_quorum(ask, address.bootstrap)
+        return quorum_seen(quorum) if quorum is not None else None
 
     def plan_controllers(self, address: ClusterAddress, count: int) -> None:
         from raylog.client.sync import call

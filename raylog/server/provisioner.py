@@ -34,7 +34,7 @@ import logging
 import secrets
 import threading
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -472,6 +472,24 @@ class Provisioner:
             except RaylogError:
                 self._ordered = ordered if self._ordered is None else self._ordered
                 raise
+
+
+def find_quorum(
+    ask: Callable[[Endpoint], Mapping[str, Any] | None], known: Sequence[Endpoint]
+) -> Mapping[str, Any] | None:
+    """What the active controller says of the quorum; None if none is found. The others that answer
+    say where it may be: a controller that is known here may have become one of those that are not.
+    """
+    told = list(known)
+    for endpoint in told:  # which grows meanwhile
+        quorum = ask(endpoint)
+        if quorum is None:
+            continue
+        if quorum["told_by"]["is_active"]:
+            return quorum
+        others = (_endpoint(each["endpoint"]) for each in quorum["voters"] if each["endpoint"] is not None)
+        told += [each for each in others if each not in told]
+    return None
 
 
 def quorum_seen(quorum: Mapping[str, Any]) -> QuorumSeen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from raylog.placement.founding import JoinedDisk, KnownBroker
 from raylog.raft.metadata_log import MetadataLog
 from raylog.server import disk_work
 from raylog.server.disk_work import FolderFound
-from raylog.server.provisioner import LOOK_AGAIN_ROUNDS, FormatOrder, Provisioner, QuorumSeen
+from raylog.server.provisioner import LOOK_AGAIN_ROUNDS, FormatOrder, Provisioner, QuorumSeen, find_quorum
 from raylog.types import Endpoint
 
 
@@ -555,3 +555,19 @@ def test_the_number_of_controllers_that_up_wants_is_planned_once_and_missing_unt
     assert machines.counts == [1], "that is the plan already"
     Provisioner(machines, expected=3, controllers=3).round()
     assert machines.counts == [1], "what the first start said of a new cluster is over"
+
+
+def test_the_active_controller_is_found_by_what_those_say_that_are_known() -> None:
+    """It may be one that joined in a plan, on a disk whose controller nobody here has heard of."""
+    one, two, three = (Endpoint("10.0.0.1", port) for port in (1, 2, 3))
+
+    def told(active: Endpoint | None) -> Callable[[Endpoint], dict[str, Any] | None]:
+        voters = [{"endpoint": str(each)} for each in (two, three)] + [{"endpoint": None}]
+        answers = {
+            each: {"told_by": {"is_active": each == active, "at": each}, "voters": voters} for each in (two, three)
+        }
+        return answers.get
+
+    found = find_quorum(told(three), [one, two])
+    assert found is not None and found["told_by"]["at"] == three
+    assert find_quorum(told(None), [one, two]) is None
