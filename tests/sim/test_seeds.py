@@ -99,7 +99,7 @@ MET_WITH_GROUPS = (
 )
 
 
-PLAN_SEEDS = range(1, 101)
+PLAN_SEEDS = range(51, 101)
 FURTHER_PLAN_SEEDS = range(101, 401)
 MET_WITH_PLANS = (
     "plans of controllers",
@@ -179,7 +179,7 @@ def test_the_runs_with_groups_met_what_they_are_for() -> None:
 
 
 def test_the_runs_with_plans_met_what_they_are_for() -> None:
-    if summary.of_plans["seeds"] < len(PLAN_SEEDS) - 1:
+    if summary.of_plans["seeds"] < len(PLAN_SEEDS):
         pytest.skip("only part of the seeds ran")
     for name in MET_WITH_PLANS:
         met = summary.of_plans[name]
