@@ -8,8 +8,8 @@ to stop, nobody needs the brokers' files, and the comparison works from wherever
 began. Through the brokers' listeners it asks each broker with a rack that none has: a broker then
 answers out of its own replica, unless that one's process is dead and the broker stands in for the
 leader's. So each is also asked, before and afterwards, whether it holds a replica
-(DescribeLogDirs). At the end the epochs found in the batches are held against the leader's epoch history
-(OffsetForLeaderEpoch).
+(DescribeLogDirs). At the end the epochs found in the batches are held against the leader's epoch
+history (OffsetForLeaderEpoch).
 
 What happens meanwhile is waited for: a follower that does not know the high watermark yet, a
 process that was killed and is started anew, another leader. A replica that makes no progress for
