@@ -231,8 +231,7 @@ def _listens(actor: dict[str, Any]) -> bool:
 
 
 def _server(actor: dict[str, Any]) -> tuple[int, Endpoint]:
-    host, _, port = actor["endpoint"].rpartition(":")
-    return actor["node_id"], Endpoint(host, int(port))
+    return actor["node_id"], Endpoint.of(actor["endpoint"])
 
 
 def use_ray(ray_address: str | None, timeout_s: float) -> None:

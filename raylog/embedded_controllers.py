@@ -74,17 +74,12 @@ def note_controllers(disks: Sequence[Disk], quorum: Mapping[str, Any]) -> tuple[
     """Write down on these disks where the voters listen, and nobody else, if that is known of all.
     Returns what the first one says.
     """
-    voters = [_endpoint(each["endpoint"]) for each in quorum["voters"] if each["endpoint"] is not None]
+    voters = [Endpoint.of(each["endpoint"]) for each in quorum["voters"] if each["endpoint"] is not None]
     for disk in disks:
         said = open_disk(disk.path).controllers
         if len(voters) == len(quorum["voters"]) and set(voters) != set(said):
             with_controllers(disk, voters)
     return open_disk(disks[0].path).controllers
-
-
-def _endpoint(text: str) -> Endpoint:
-    host, _, port = text.rpartition(":")
-    return Endpoint(host, int(port))
 
 
 def _resources(disks: Sequence[Disk]) -> dict[str, float]:

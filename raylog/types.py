@@ -68,6 +68,12 @@ class Endpoint:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    @classmethod
+    def of(cls, text: str) -> Endpoint:
+        """The endpoint that ``str`` made this text of."""
+        host, _, port = text.rpartition(":")
+        return cls(host, int(port))
+
 
 def node_id(broker_id: int, slot: int) -> int:
     """The id of one server actor of a broker."""

@@ -487,7 +487,7 @@ def find_quorum(
             continue
         if quorum["told_by"]["is_active"]:
             return quorum
-        others = (_endpoint(each["endpoint"]) for each in quorum["voters"] if each["endpoint"] is not None)
+        others = (Endpoint.of(each["endpoint"]) for each in quorum["voters"] if each["endpoint"] is not None)
         told += [each for each in others if each not in told]
     return None
 
@@ -497,15 +497,10 @@ def quorum_seen(quorum: Mapping[str, Any]) -> QuorumSeen:
     voters = {decode_id(each["directory_id"]): each for each in quorum["voters"]}
     return QuorumSeen(
         {voter: each["broker"] for voter, each in voters.items()},
-        {voter: _endpoint(each["endpoint"]) for voter, each in voters.items() if each["endpoint"] is not None},
+        {voter: Endpoint.of(each["endpoint"]) for voter, each in voters.items() if each["endpoint"] is not None},
         frozenset(voter for voter, each in voters.items() if not each["reachable"]),
         tuple(quorum.get("planned", ())),  # an older controller knows no plans
     )
-
-
-def _endpoint(text: str) -> Endpoint:
-    host, _, port = text.rpartition(":")
-    return Endpoint(host, int(port))
 
 
 def _as_registered(joined: JoinedDisk) -> JoinedDisk:

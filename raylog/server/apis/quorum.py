@@ -86,8 +86,7 @@ def _nodes(module: Any, quorum: dict[str, Any]) -> tuple[Any, ...]:
     found = {}
     for each in quorum["voters"] + quorum["observers"]:
         if each["endpoint"] is not None:
-            host, _, port = each["endpoint"].rpartition(":")
-            found[each["broker"]] = Endpoint(host, int(port))
+            found[each["broker"]] = Endpoint.of(each["endpoint"])
     return tuple(
         module.Node(
             node_id=broker,
