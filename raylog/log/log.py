@@ -53,6 +53,7 @@ from raylog.records.batch import (
     BatchView,
     TimestampType,
     batches,
+    stamped_batch,
     stamped_header,
 )
 from raylog.records.corrupt import CorruptBatch
@@ -244,23 +245,20 @@ class Log:
         from_coordinator: bool = False,
         is_followed: bool = False,
         checked: CheckedRecords | None = None,
-        sound: BatchView | None = None,
     ) -> AppendResult:
         """Append a producer's batches, all or none. Raises the KafkaError that the producer shall get, or OSError.
 
-        ``checked`` is what a thread found of these records; it counts unless the configuration has changed since. ``sound``: what
-        ``sound_batch`` has found of them just now, if it was asked.
+        ``checked`` is what a thread found of these records; it counts unless the configuration has changed since.
         ``is_followed``: other replicas will fetch it soon, so it is kept in memory until the high watermark has passed it.
         """
         config = self.config
         stamps_time = config.timestamp_type == TimestampType.LOG_APPEND_TIME
-        if sound is None and not from_coordinator and checked is None:
+        if not from_coordinator and checked is None:
             sound = sound_batch(records, config, wall_ms)
-        try:
             if sound is not None:
-                views = [sound]
-            else:
-                views = validated(records, config=config, where=self.where, from_coordinator=from_coordinator)
+                return self.append_sound(sound, leader_epoch, wall_ms, is_followed)
+        try:
+            views = validated(records, config=config, where=self.where, from_coordinator=from_coordinator)
             earlier = None if from_coordinator else self.producers.judge(views, where=self.where)
         except KafkaError:
             earlier = self.producers.repeated_by(records)  # it may have been appended under other limits
@@ -269,8 +267,7 @@ class Log:
         if earlier is not None:
             time_ms = earlier.timestamp if stamps_time else -1
             return AppendResult(earlier.base_offset, earlier.last_offset, time_ms, self.log_start_offset, True)
-        if sound is None:
-            views = storable(views, checked, config=config, wall_ms=wall_ms, where=self.where)
+        views = storable(views, checked, config=config, wall_ms=wall_ms, where=self.where)
         base_offset = next_offset = self.log_end_offset
         buffers: list[Buffer] = []
         incoming = 0
@@ -281,11 +278,8 @@ class Log:
             next_offset += view.last_offset_delta + 1
             incoming += view.size
         if incoming > config.segment_bytes:
-            raise RecordListTooLarge(f"{self.where}: {incoming} bytes where segment.bytes is {config.segment_bytes}.")
-        latest_epoch = self.leader_epochs.latest_epoch
-        assert leader_epoch >= latest_epoch, (self.where, leader_epoch, latest_epoch)
-        if leader_epoch > latest_epoch:
-            self.leader_epochs.assign(leader_epoch, base_offset)
+            raise self._too_large(incoming)
+        self._enter(leader_epoch, base_offset)
         self.recent.drop_below(self.high_watermark)
         if is_followed:
             stamped = b"".join(buffers)
@@ -295,6 +289,40 @@ class Log:
             self.recent.clear()
             self._append(buffers, views, wall_ms)
         return AppendResult(base_offset, next_offset - 1, wall_ms if stamps_time else -1, self.log_start_offset)
+
+    def append_sound(self, batch: BatchView, leader_epoch: int, wall_ms: int, is_followed: bool) -> AppendResult:
+        """Append the batch that ``sound_batch`` has just found: what ``append_as_leader`` does, in a third of the steps.
+
+        Most requests of a busy leader bring one small batch, and its time goes into these steps. Raises as ``append_as_leader``.
+        """
+        producers, segments, config = self.producers, self.segments, self.config
+        if batch.producer_id >= 0 and (earlier := producers.judge((batch,), where=self.where)) is not None:
+            return AppendResult(earlier.base_offset, earlier.last_offset, -1, self.log_start_offset, True)
+        base_offset = self.log_end_offset
+        last_offset, size, newest = base_offset + batch.last_offset_delta, batch.size, batch.max_timestamp
+        if size > config.segment_bytes:
+            raise self._too_large(size)
+        self._enter(leader_epoch, base_offset)
+        if segments.active.should_roll(config, size, last_offset, newest, wall_ms):
+            self.roll(wall_ms)
+        active = segments.active
+        segments.warm(active)
+        stamped = stamped_batch(batch, base_offset, leader_epoch)
+        placed = ((base_offset, last_offset, size, newest),)
+        active.append((stamped,), placed, interval_bytes=config.index_interval_bytes)
+        self.log_end_offset = next_offset = last_offset + 1
+        self.flushes.appended(wall_ms)
+        batch.base_offset, batch.partition_leader_epoch = base_offset, leader_epoch
+        producers.note(batch, wall_ms=wall_ms)
+        high_watermark = self.high_watermark
+        producers.settle_below(high_watermark)
+        recent = self.recent
+        if is_followed:
+            recent.drop_below(high_watermark)
+            recent.add(base_offset, next_offset, stamped, is_one_batch=True)
+        else:
+            recent.clear()
+        return AppendResult(base_offset, last_offset, -1, self.log_start_offset)
 
     def append_as_follower(self, records: Buffer, *, wall_ms: int = -1) -> AppendResult:
         """Append what the leader sent, as it is. Offsets go on at, or (compacted) behind, the log's end; CRCs are checked.
@@ -340,13 +368,7 @@ class Log:
             attributes |= view.attributes
             newest = max(newest, max_timestamp)
         config, segments = self.config, self.segments
-        if segments.active.should_roll(
-            config,
-            incoming_bytes=sum(map(len, buffers)),
-            last_offset=last_offset,
-            max_timestamp=newest,
-            wall_ms=wall_ms,
-        ):
+        if segments.active.should_roll(config, sum(map(len, buffers)), last_offset, newest, wall_ms):
             fits = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
             self.roll(wall_ms, at_offset=0 if fits else views[0].base_offset)
         active = segments.active
@@ -362,6 +384,16 @@ class Log:
         self.producers.settle_below(self.high_watermark)
         if is_transactional:
             self.transactions.note(views)
+
+    def _too_large(self, incoming: int) -> KafkaError:
+        return RecordListTooLarge(f"{self.where}: {incoming} bytes where segment.bytes is {self.config.segment_bytes}.")
+
+    def _enter(self, leader_epoch: int, base_offset: int) -> None:
+        """The leader of this epoch appends from ``base_offset`` on."""
+        latest_epoch = self.leader_epochs.latest_epoch
+        if leader_epoch != latest_epoch:
+            assert leader_epoch > latest_epoch, (self.where, leader_epoch, latest_epoch)
+            self.leader_epochs.assign(leader_epoch, base_offset)
 
     def roll(self, wall_ms: int, *, at_offset: int = 0) -> None:
         """Start a new segment at the log's end, or at ``at_offset`` behind it. Nothing happens if an empty one starts there."""

@@ -308,7 +308,7 @@ class Segment:
     # ------------------------------------------------------------------ writing
 
     def should_roll(
-        self, config: LogConfig, *, incoming_bytes: int, last_offset: int, max_timestamp: int, wall_ms: int
+        self, config: LogConfig, incoming_bytes: int, last_offset: int, max_timestamp: int, wall_ms: int
     ) -> bool:
         """Kafka's ``LogSegment.shouldRoll``: by size, age (records' timestamps if there are any),
         full index, offset range.

@@ -263,6 +263,11 @@ def stamped_header(view: BatchView, base_offset: int, leader_epoch: int) -> byte
 STAMP_SIZE = _STAMP.size
 
 
+def stamped_batch(view: BatchView, base_offset: int, leader_epoch: int) -> bytes:
+    """A copy of the batch, which is all of its buffer, with another base offset and leader epoch."""
+    return _STAMP.pack(base_offset, view.batch_length, leader_epoch) + view.buffer[STAMP_SIZE:]
+
+
 def stamp(batch: bytearray | memoryview, base_offset: int, leader_epoch: int, position: int = 0) -> None:
     """Write base offset and leader epoch into a batch in place."""
     struct.pack_into(">q", batch, position, base_offset)

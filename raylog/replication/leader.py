@@ -177,21 +177,21 @@ class Leader:
         """The result for the client, and the offset at which the append is complete (−1 after an
         error).
 
-        ``checked``, ``sound``: what was found of the records before (``Log.append_as_leader``).
+        ``checked``: what was found of the records before (``Log.append_as_leader``). ``sound``: the
+        records, found sound (``Log.append_sound``).
         """
         replica = self.replica
         if acks == -1 and len(self.isr.committed) < self.min_isr:
             short = f"{len(self.isr.committed)} in-sync replicas, {self.min_isr} needed"
             return ProducePartitionResult(replica.id, NOT_ENOUGH_REPLICAS, message=short), -1
+        log, epoch, is_followed = self.log, self.leader_epoch, bool(self.followers)
         try:
-            appended = self.log.append_as_leader(
-                records,
-                leader_epoch=self.leader_epoch,
-                wall_ms=wall_ms,
-                is_followed=bool(self.followers),
-                checked=checked,
-                sound=sound,
-            )
+            if sound is not None:
+                appended = log.append_sound(sound, epoch, wall_ms, is_followed)
+            else:
+                appended = log.append_as_leader(
+                    records, leader_epoch=epoch, wall_ms=wall_ms, is_followed=is_followed, checked=checked
+                )
         except KafkaError as error:
             code = error.code.value
             return ProducePartitionResult(replica.id, code, message=str(error), record_errors=error.record_errors), -1
