@@ -7,6 +7,9 @@ when the write has timed out (they may still be replicated then). ``settled(erro
 exactly once when their fate is known, before ``answered`` if both fall together. Replicated records
 are applied to the machine before either. Errors are those of the log.
 
+``ask`` puts a question to other processes. The answer goes to whoever asked, unless the leadership
+has ended by then.
+
 Invariants: pending writes are in log order, and so are their ends.
 """
 
@@ -19,7 +22,15 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from raylog.coordination.events import Append, Effect, ReplyT, SendCoordinatorReply
+from raylog.coordination.events import (
+    Append,
+    AskOthers,
+    Effect,
+    OutsideAnswer,
+    OutsideQuestion,
+    ReplyT,
+    SendCoordinatorReply,
+)
 from raylog.timers import Timers
 
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
@@ -64,6 +75,7 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
         "_last_sequence",
         "_pending",
         "_pending_keys",
+        "_questions",
         "effects",
         "leader_epoch",
         "now_ms",
@@ -83,6 +95,7 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
         self.position = position
         self._pending: deque[_PendingAppend[KeyedT]] = deque()
         self._pending_keys: Counter[Hashable] = Counter()
+        self._questions: dict[int, Callable[[OutsideAnswer], None]] = {}
         self._last_sequence = 0
         self._high_watermark = position
 
@@ -103,6 +116,12 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
         self._pending_keys.update(record.key for record in records)
         self.timers.set((WRITE, pending.sequence), self.now_ms + self.write_timeout_ms)
         self.effects.append(Append(pending.sequence, self.leader_epoch, records))
+
+    def ask(self, question: OutsideQuestion, then: Callable[[OutsideAnswer], None]) -> None:
+        """Ask other processes; ``then`` takes the answer, while this leadership lasts."""
+        self._last_sequence += 1
+        self._questions[self._last_sequence] = then
+        self.effects.append(AskOthers(self._last_sequence, question))
 
     def is_pending(self, key: Hashable) -> bool:
         """Whether a record of that key is on its way."""
@@ -148,10 +167,16 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
                 answered(REQUEST_TIMED_OUT)
                 return
 
+    def others_answered(self, number: int, answer: OutsideAnswer) -> None:
+        then = self._questions.pop(number, None)
+        if then is not None:
+            then(answer)
+
     def give_up(self) -> None:
         """The leadership is lost: what is pending may be replicated one day or never, and this
         process will not know.
         """
+        self._questions.clear()
         while self._pending:
             self._settle(self._pending.popleft(), NOT_LEADER_OR_FOLLOWER)
 

@@ -35,6 +35,7 @@ from raylog.coordination.events import (
     Elected,
     Event,
     HighWatermarkRose,
+    OthersAnswered,
     Replayed,
     ReplyT,
     RequestT,
@@ -99,6 +100,8 @@ class PartitionCoordinator(Generic[RequestT, ReplyT, KeyedT]):
                     self._give_up()
             case TopicsKnown():
                 self._topics_known(event)
+            case OthersAnswered(number, answer):
+                context.others_answered(number, answer)
             case CoordinatorTicked():
                 self._tick()
             case _:
@@ -159,15 +162,7 @@ class PartitionCoordinator(Generic[RequestT, ReplyT, KeyedT]):
         if error:
             context.reply(token, machine.refuse(request, error))
             return
-        decided = machine.decide(token, request)
-        if decided is None:
-            return
-        if not decided.records:
-            decided.settled(0)
-            context.reply(token, decided.reply(0))
-            return
-        reply = decided.reply
-        context.write(decided.records, lambda error: context.reply(token, reply(error)), settled=decided.settled)
+        machine.decide_on(token, request)
 
     def _refusal(self) -> int:
         """The error of all requests in the present role."""

@@ -4,13 +4,14 @@ Events are facts that the runtime reports. Effects are orders that it carries ou
 given. ``now_ms`` (monotonic) and ``wall_ms`` come with each event. A *token* is the runtime's name
 for one request that waits for a reply.
 
-The runtime owes the coordinator five things. It reports the records below the high watermark with
+The runtime owes the coordinator six things. It reports the records below the high watermark with
 ``Replayed``, in order and without a gap, while the replica follows and after ``Elected`` until
 ``position`` has reached the log's end. It appends the records of each ``Append`` to the partition's
 log as one batch if the process still leads in that epoch, and reports ``Appended`` exactly once
 each, in order. It reports ``HighWatermarkRose`` while the process leads, and ``Resigned`` as soon
 as it does not. It ticks when ``next_deadline_ms`` has passed. It reports with ``TopicsKnown``,
-before ``Elected`` and after each change, which topics exist.
+before ``Elected`` and after each change, which topics exist. It has each ``AskOthers`` answered
+once, whatever happens; the coordinator ignores answers to what an earlier leadership asked.
 """
 
 from __future__ import annotations
@@ -24,6 +25,17 @@ RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
 RecordT = TypeVar("RecordT")
 Token = int
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideQuestion:
+    """What a machine may ask of others than its own log. Each kind has questions of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideAnswer:
+    """What comes back."""
+
 
 # ------------------------------------------------------------------ events
 
@@ -100,13 +112,21 @@ class TopicsKnown:
 
 
 @dataclass(frozen=True, slots=True)
+class OthersAnswered:
+    """The answer to a question of that number."""
+
+    number: int
+    answer: OutsideAnswer
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorTicked:
     """A deadline that ``next_deadline_ms`` announced may have come."""
 
 
 Event = (
     CoordinatorRequestReceived[RequestT] | ConnectionClosed | Elected | Resigned | Replayed[RecordT] | Appended | HighWatermarkRose
-    | TopicsKnown | CoordinatorTicked
+    | TopicsKnown | OthersAnswered | CoordinatorTicked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects
@@ -129,4 +149,12 @@ class Append(Generic[RecordT]):
     records: tuple[RecordT, ...]
 
 
-Effect = SendCoordinatorReply[ReplyT] | Append[RecordT]
+@dataclass(frozen=True, slots=True)
+class AskOthers:
+    """A question to other processes of the cluster; ``OthersAnswered`` of that number follows."""
+
+    number: int
+    question: OutsideQuestion
+
+
+Effect = SendCoordinatorReply[ReplyT] | Append[RecordT] | AskOthers

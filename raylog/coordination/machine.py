@@ -44,6 +44,20 @@ class CoordinatorMachine(Generic[RequestT, ReplyT, KeyedT]):
         """What follows from a request. None: ``context.reply(token, …)`` answers it, now or later."""
         raise NotImplementedError
 
+    def decide_on(self, token: int, request: RequestT) -> None:
+        """Decide, write what was decided, and answer when it is replicated. A machine that has let
+        a request wait decides again this way.
+        """
+        decided = self.decide(token, request)
+        if decided is None:
+            return
+        context, reply = self.context, decided.reply
+        if not decided.records:
+            decided.settled(0)
+            context.reply(token, reply(0))
+            return
+        context.write(decided.records, lambda error: context.reply(token, reply(error)), settled=decided.settled)
+
     def refuse(self, request: RequestT, error: int) -> ReplyT:
         """The reply that carries an error of the whole request."""
         raise NotImplementedError

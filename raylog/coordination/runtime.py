@@ -35,6 +35,7 @@ from raylog.coordination.early_requests import CancellableTimer, EarlyRequests
 from raylog.coordination.events import (
     Append,
     Appended,
+    AskOthers,
     ConnectionClosed,
     CoordinatorRequestReceived,
     CoordinatorTicked,
@@ -42,10 +43,14 @@ from raylog.coordination.events import (
     Elected,
     Event,
     HighWatermarkRose,
+    OthersAnswered,
+    OutsideAnswer,
+    OutsideQuestion,
     Replayed,
     ReplyT,
     RequestT,
     Resigned,
+    SendCoordinatorReply,
     TopicsKnown,
 )
 from raylog.coordination.machine import CoordinatorKind
@@ -111,6 +116,10 @@ class Clock(Protocol):
     def call_later(self, delay_ms: int, work: Callable[[], Any]) -> CancellableTimer: ...
 
 
+Others = Callable[[OutsideQuestion, Callable[[OutsideAnswer], None]], None]
+"""Has a question answered by other processes: calls back once, on the loop, whatever happens."""
+
+
 class _Partition(Generic[RequestT, ReplyT, KeyedT]):
     __slots__ = ("coordinator", "high_watermark", "id", "is_expected", "is_loading", "leader_epoch")
 
@@ -128,8 +137,17 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
     requests.
     """
 
-    def __init__(self, kind: CoordinatorKind[RequestT, ReplyT, KeyedT], replicas: Replicas, clock: Clock) -> None:
+    def __init__(
+        self,
+        kind: CoordinatorKind[RequestT, ReplyT, KeyedT],
+        replicas: Replicas,
+        clock: Clock,
+        *,
+        others: Others | None = None,
+    ) -> None:
+        """``others`` answers the questions of a kind that has some."""
         self.kind = kind
+        self._others = others
         self._replicas = replicas
         self._clock = clock
         self._partitions: dict[int, _Partition[RequestT, ReplyT, KeyedT]] = {}
@@ -336,15 +354,33 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
             self._is_ordering = False
 
     def _carry_out(self, partition: _Partition[RequestT, ReplyT, KeyedT], effect: Effect[ReplyT, KeyedT]) -> None:
-        if not isinstance(effect, Append):
-            self._waiting.pop(effect.token)(effect.reply)
-            return
+        match effect:
+            case SendCoordinatorReply():
+                self._waiting.pop(effect.token)(effect.reply)
+            case Append():
+                self._append(partition, effect)
+            case AskOthers():
+                self._ask_others(partition, effect)
+            case _:
+                assert_never(effect)
 
+    def _append(self, partition: _Partition[RequestT, ReplyT, KeyedT], order: Append[KeyedT]) -> None:
         def appended(result: ProducePartitionResult) -> None:
-            end = result.base_offset + len(effect.records)
-            self._handle(partition, Appended(effect.sequence, end if not result.error else -1, result.error))
+            end = result.base_offset + len(order.records)
+            self._handle(partition, Appended(order.sequence, end if not result.error else -1, result.error))
 
-        self._replicas.append(partition.id, self._batch_of(effect.records), effect.leader_epoch, appended)
+        self._replicas.append(partition.id, self._batch_of(order.records), order.leader_epoch, appended)
+
+    def _ask_others(self, partition: _Partition[RequestT, ReplyT, KeyedT], order: AskOthers) -> None:
+        assert self._others is not None, f"nobody answers {order}"
+        asking = partition.coordinator
+
+        def answered(answer: OutsideAnswer) -> None:
+            if partition.coordinator is asking and not self._is_over:  # else another one has begun anew
+                self._handle(partition, OthersAnswered(order.number, answer))
+                self._set_timer()
+
+        self._others(order.question, answered)
 
     def _batch_of(self, records: Sequence[KeyedT]) -> bytes:
         builder = RecordBatchBuilder()

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from raylog.coordination import fields
+from raylog.coordination.fields import Buffer, Reader
 from raylog.errors import ProtocolError
-from raylog.groups import fields
-from raylog.groups.fields import Buffer, Reader
 from raylog.types import TopicPartition
 
 PROTOCOL_TYPE = "consumer"

@@ -31,9 +31,9 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from raylog.coordination import fields
+from raylog.coordination.fields import Buffer, Reader
 from raylog.errors import ProtocolError
-from raylog.groups import fields
-from raylog.groups.fields import Buffer, Reader
 
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1

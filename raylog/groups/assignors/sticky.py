@@ -25,12 +25,12 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from raylog.coordination import fields
+from raylog.coordination.fields import Reader
 from raylog.errors import ProtocolError
-from raylog.groups import fields
 from raylog.groups.assignors.assignor import Assignor, Plan, SubscribedMember, subscribers
 from raylog.groups.assignors.balancing import balance
 from raylog.groups.consumer_protocol import NO_GENERATION, Subscription, encode_partitions, read_partitions
-from raylog.groups.fields import Reader
 from raylog.types import TopicPartition
 
 

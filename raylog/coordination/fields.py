@@ -3,7 +3,7 @@ other messages' bytes.
 
 Big-endian, as everywhere in Kafka::
 
-    i16 i32 i64     two's complement
+    i8 i16 i32 i64  two's complement
     string          i16 length, UTF-8; −1 is null
     bytes           i32 length; −1 is null
     array           i32 count, items; −1 is null
@@ -28,7 +28,7 @@ Buffer = bytes | bytearray | memoryview
 Tags = dict[int, bytes]
 T = TypeVar("T")
 
-_I16, _I32, _I64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_I8, _I16, _I32, _I64 = (struct.Struct(f">{code}") for code in "bhiq")
 _STRING_BYTES_MAX = (1 << 15) - 1
 
 
@@ -49,6 +49,10 @@ class Reader:
             raise ProtocolError(f"{self.what}: {size} bytes wanted at byte {start} of {len(self._data)}")
         self._position = start + size
         return start
+
+    def i8(self) -> int:
+        value: int = _I8.unpack_from(self._data, self._take(1))[0]
+        return value
 
     def i16(self) -> int:
         value: int = _I16.unpack_from(self._data, self._take(2))[0]
@@ -126,6 +130,10 @@ class Reader:
         return self._position == len(self._data)
 
 
+def i8(value: int) -> bytes:
+    return _I8.pack(value)
+
+
 def i16(value: int) -> bytes:
     return _I16.pack(value)
 
@@ -164,3 +172,9 @@ def compact_string(value: str) -> bytes:
 
 def sized_bytes(value: bytes | None) -> bytes:
     return _I32.pack(-1) if value is None else _I32.pack(len(value)) + value
+
+
+def tagged(tags: Tags) -> bytes:
+    """Tagged fields, by tag; those without bytes are left out."""
+    there = sorted((tag, raw) for tag, raw in tags.items() if raw)
+    return uvarint(len(there)) + b"".join(uvarint(tag) + uvarint(len(raw)) + raw for tag, raw in there)
