@@ -14,6 +14,7 @@ class ReadBy(Enum):
     LOGS = "logs"
     CLEANER = "compaction"
     GROUPS = "group coordinators"
+    TRANSACTIONS = "transaction coordinators"
     HOSTS = "processes that hold replicas"
     CONTROLLER = "the controller"
     LISTENER = "listeners"

@@ -112,6 +112,18 @@ _CLEANER = (
                  "bytes of log that scrubbing reads per second in one process", 1, read_by=ReadBy.LOGS),
 )  # fmt: skip
 
+_TRANSACTIONS = (
+    BrokerConfig("transaction.max.timeout.ms", ConfigValueType.INT, "900000",
+                 "the longest `transaction.timeout.ms` that a producer may ask for", 1,
+                 read_by=ReadBy.TRANSACTIONS, is_cluster_wide=True),
+    BrokerConfig("transaction.remove.expired.transaction.cleanup.interval.ms", ConfigValueType.INT, "3600000",
+                 "how often transactional ids that nobody uses any more are looked for", 1,
+                 read_by=ReadBy.TRANSACTIONS, is_cluster_wide=True),
+    BrokerConfig("transactional.id.expiration.ms", ConfigValueType.INT, "604800000",
+                 "how long a transactional id is remembered that nobody uses", 1,
+                 read_by=ReadBy.TRANSACTIONS, is_cluster_wide=True),
+)  # fmt: skip
+
 _PRODUCERS = (
     BrokerConfig("producer.id.expiration.ms", ConfigValueType.INT, "86400000",
                  "how long a log remembers a producer that writes nothing to it; checked as often as retention", 1, INT_MAX,
@@ -147,6 +159,7 @@ _TABLE = (
     *_CLEANER,
     *_SCALING,
     *_PRODUCERS,
+    *_TRANSACTIONS,
     *HOSTS,
     *CONTROLLERS,
     BrokerConfig("auto.create.topics.enable", ConfigValueType.BOOLEAN, "true",

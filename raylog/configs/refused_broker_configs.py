@@ -17,7 +17,6 @@ _METRICS = "there is no JMX reporter"
 _QUOTAS = "quotas are not there yet"
 _SECURITY = "authentication and authorisation of Kafka clients are not there yet"
 _SHARE_GROUPS = "share groups are not there yet"
-_TRANSACTIONS = "transactions are not there yet"
 _QUORUM = "the controllers' quorum and its log take care of it themselves"
 _AS_READ = "a coordinator reads its partition batch by batch"
 _BUFFERS = "the operating system sizes the buffers of sockets"
@@ -27,7 +26,7 @@ _UNITS = "a start takes it; while the cluster runs, set log.retention.ms, log.ro
 _ZOOKEEPER = "there is no ZooKeeper"
 
 REFUSED: Mapping[str, str] = {
-    "add.partitions.to.txn.*": _TRANSACTIONS,
+    "add.partitions.to.txn.*": "whoever verifies that a transaction is under way answers, and the client asks again",
     "alter.config.policy.class.name": "there are no policy classes",
     "alter.log.dirs.replication.quota.*": _QUOTAS,
     "authorizer.class.name": _SECURITY,
@@ -124,8 +123,11 @@ REFUSED: Mapping[str, str] = {
     "ssl.*": _SECURITY,
     "super.users": _SECURITY,
     "telemetry.*": _METRICS,
-    "transaction.*": _TRANSACTIONS,
-    "transactional.id.expiration.ms": _TRANSACTIONS,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "each transaction has a timer of its own and is aborted when "
+    "its timeout is over, not at the next look",
+    "transaction.partition.verification.enable": "a leader always verifies that a transaction is under way before it appends",
+    "transaction.state.log.*": "__transaction_state has 50 partitions and is a topic: set its configs with `raylog configs`",
+    "transaction.two.phase.commit.enable": "transactions that others decide (KIP-939) are not there yet",
     "unclean.leader.election.interval.ms": "an election that is allowed takes place at once",
     "unstable.*": "there are no unstable features to turn on",
     "zookeeper.*": _ZOOKEEPER,

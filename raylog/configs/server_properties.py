@@ -53,9 +53,9 @@ _PROCESSES = "each broker runs in processes of its own kind, and so do the contr
 _INSIDE = "servers talk to each other over connections of their own"
 _CONTROLLERS_AT = "the disks say where the controllers are"
 _BUFFERS = "the operating system sizes the buffers of sockets"
-_NO_TRANSACTIONS = "transactions are not there yet, and have no state to keep"
 _NO_SHARE_GROUPS = "share groups are not there yet, and have no state to keep"
 _AS_A_TOPIC = "__consumer_offsets is created like a topic that leaves its replicas to the cluster"
+_TRANSACTIONS_AS_A_TOPIC = "__transaction_state is created like a topic that leaves its replicas to the cluster"
 
 WITHOUT_EFFECT: Mapping[str, str] = {
     "background.threads": "",
@@ -82,7 +82,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "share.coordinator.state.topic.*": _NO_SHARE_GROUPS,
     "socket.receive.buffer.bytes": _BUFFERS,
     "socket.send.buffer.bytes": _BUFFERS,
-    "transaction.state.log.*": _NO_TRANSACTIONS,
+    "transaction.state.log.min.isr": _TRANSACTIONS_AS_A_TOPIC,
+    "transaction.state.log.replication.factor": _TRANSACTIONS_AS_A_TOPIC,
     "zookeeper.*": "",
 }
 """What may be ignored, with the reason; "": the one for which it cannot be set."""
@@ -94,6 +95,7 @@ AS_IT_IS: Mapping[str, str] = {
     "offsets.topic.num.partitions": "50",
     "remote.log.storage.system.enable": "false",
     "security.inter.broker.protocol": "PLAINTEXT",
+    "transaction.state.log.num.partitions": "50",
 }
 """Values that raylog holds to without being told; another value of these is refused."""
 

@@ -391,8 +391,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class TopicsNamed:
-    """To a process that holds partitions of ``__consumer_offsets``: committed topics, name and id;
-    those that ``gone`` names were deleted.
+    """To a process that holds partitions of ``__consumer_offsets`` or ``__transaction_state``:
+    committed topics, name and id; those that ``gone`` names were deleted.
 
     All topics come before the first Assignment of such a partition in a session, in one or more
     frames; then each change, in the order of the log. ``begins``: what the process knew is void,

@@ -17,19 +17,21 @@ from raylog.configs.broker_configs import BROKER_CONFIGS
 from raylog.configs.topic_configs import BROKER_NAMES, TOPIC_CONFIGS, Value
 from raylog.metadata.configuration.config_requests import DescribedSynonym
 from raylog.metadata.image import MetadataImage, Topic
-from raylog.offsets_topic import OFFSETS_TOPIC
+from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
+_COORDINATED = {OFFSETS_TOPIC: ReadBy.GROUPS, TRANSACTIONS_TOPIC: ReadBy.TRANSACTIONS}
+_GO_WITH_LOGS = (*_COORDINATED.values(), ReadBy.CLEANER, ReadBy.LOGS)
 TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 2, 3, 4, 5  # Kafka's ConfigSource
 
 
 def shapes_logs(name: str) -> bool:
     """Whether that config of brokers stands in for one of topics, or goes with the logs to those
-    who open, compact or scrub them or hold groups.
+    who open, compact or scrub them or coordinate something on them.
     """
     config = BROKER_CONFIGS.get(name)
     if config is None:
         return False
-    return config.of_topic is not None or config.read_by in (ReadBy.GROUPS, ReadBy.CLEANER, ReadBy.LOGS)
+    return config.of_topic is not None or config.read_by in _GO_WITH_LOGS
 
 
 def has_own(image: MetadataImage, broker_id: int) -> bool:
@@ -42,7 +44,7 @@ def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[st
     none of its own.
 
     With every log come those configs of logs that were set, with a compacted one those of the
-    cleaner, with the log of groups those of groups.
+    cleaner, with the log of groups those of groups, with that of transactions those of transactions.
     """
     values = dict(topic.configs)
     cleaner: dict[str, str] = {}
@@ -59,9 +61,10 @@ def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[st
     effective = topic_configs.effective(values) | of_logs
     if "compact" in effective["cleanup.policy"]:
         effective |= cleaner
-    if topic.name == OFFSETS_TOPIC:
+    read_by = _COORDINATED.get(topic.name)
+    if read_by is not None:
         for name, value in image.broker_configs.get(None, {}).items():
-            if name in BROKER_CONFIGS and BROKER_CONFIGS[name].read_by is ReadBy.GROUPS:
+            if name in BROKER_CONFIGS and BROKER_CONFIGS[name].read_by is read_by:
                 effective[name] = value
     return effective
 

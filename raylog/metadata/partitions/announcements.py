@@ -66,8 +66,7 @@ from raylog.metadata.records import (
     encode_batch,
 )
 from raylog.metadata.sessions import Session, Sessions
-from raylog.offsets_topic import OFFSETS_TOPIC
-from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, node_id, slot_of
+from raylog.types import BROKER_SLOT, INTERNAL_TOPICS, TopicIdPartition, broker_of, node_id, slot_of
 
 IMAGE_FRAME_RECORDS = 10_000  # an image goes out in frames of so many records: some megabytes
 TOPIC_FRAME_NAMES = 10_000
@@ -133,7 +132,7 @@ class Announcements:
         for slot in sorted(state.replicas, key=lambda slot: slot.broker_id != state.leader):
             session = self._listening(slot.node_id)
             if session is not None and id not in session.failed:
-                if topic.name == OFFSETS_TOPIC:
+                if topic.name in INTERNAL_TOPICS:
                     frames += self._all_topics(session)
                 own = self._configs_of(slot.broker_id)
                 if own not in made:
@@ -188,10 +187,10 @@ class Announcements:
         """Everything that a session has to know, but what was just sent."""
         sent = set(already_sent)
         own = self._configs_of(broker_of(session.node_id))
-        offsets = self._committed.topic_named(OFFSETS_TOPIC)
+        internal = {self._committed.topic_ids.get(name) for name in INTERNAL_TOPICS}
         ids = self._committed.partitions_on(session.node_id)
         frames: list[SendFrame] = []
-        if offsets is not None and any(id.topic_id == offsets.topic_id for id in ids):
+        if any(id.topic_id in internal for id in ids):
             frames += self._all_topics(session)
         frames += [
             SendFrame(session.session_id, self._assignment(self._committed.topics[id.topic_id], id, own))
@@ -263,7 +262,7 @@ class Announcements:
 
     def topics(self, records: Iterable[Record]) -> list[SendFrame]:
         """What these records, now applied, change in the names of topics, to everybody who
-        coordinates groups.
+        coordinates groups or transactions.
         """
         following = [session for session in self._sessions.all() if session.follows_topics]
         frames = []
