@@ -269,10 +269,10 @@ class BrokerDisks:
 
 @dataclass(frozen=True, slots=True)
 class ImageChanged:
-    """To a Broker: committed records, one decision or a part of all there is
+    """To a Broker, and to a process that coordinates transactions: committed records, one decision or a part of all there is
     (``records.encode_batch``), in the order of the log.
 
-    ``begins``: what the Broker has is void, an image begins that counts from the frame that
+    ``begins``: what the process has is void, an image begins that counts from the frame that
     ``is_complete`` on.
     """
 

@@ -107,7 +107,8 @@ class PartitionSplit:
 
 @dataclass(frozen=True, slots=True)
 class GroupSplit:
-    """How a request that names several groups is taken apart: their lists in request and answer.
+    """How a request that names several groups, or transactional ids, is taken apart: their lists in
+    request and answer.
 
     ``group_id`` is the field of a group's id, "" where the request holds bare ids. Versions before
     ``first_version`` name one group.
@@ -133,6 +134,8 @@ class ApiSpec:
     image theirs is a copy of. ``claimed`` is what ApiVersions says outside instead of what is
     spoken.
 
+    ``also``: who else answers the API, of requests that say so by what they name.
+
     ``keeps_frame``: a Broker keeps the request's bytes, which may go on to its owner undecoded.
     """
 
@@ -147,6 +150,7 @@ class ApiSpec:
     partitions: PartitionSplit | None = None
     groups: GroupSplit | None = None
     refused_at: ErrorPlace = ErrorPlace.ITEMS
+    also: ApiOwner | None = None
 
     def __str__(self) -> str:
         return f"{self.name} ({self.key})"
@@ -162,10 +166,11 @@ class ApiSpec:
         """The versions that this kind of server speaks; empty where it does not serve the API."""
         if self.owner is ApiOwner.SERVER:
             return self.versions
+        is_controllers = self.owner in (ApiOwner.BROKER, ApiOwner.CONTROLLER)
         match server:
             case ServerKind.BROKER:
                 return self.versions
             case ServerKind.CONTROLLER:
-                return self.spoken_inside if self.owner in (ApiOwner.BROKER, ApiOwner.CONTROLLER) else NOT_SPOKEN
+                return self.spoken_inside if is_controllers else NOT_SPOKEN
             case ServerKind.REPLICAS:
-                return NOT_SPOKEN if self.owner in (ApiOwner.BROKER, ApiOwner.CONTROLLER) else self.spoken_inside
+                return NOT_SPOKEN if is_controllers and self.also is None else self.spoken_inside

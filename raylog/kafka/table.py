@@ -6,7 +6,8 @@ what Apache Kafka's authorizer asks; nothing asks yet.
 Versions that are not spoken: Produce 0–2 carry message sets v0/v1, which nobody writes any more,
 and OffsetCommit and OffsetFetch of version 0 went to ZooKeeper. Produce is *claimed* from version 0
 on, as Apache Kafka 4 does, because librdkafka concludes from the range which codecs there are
-(KAFKA-18659). InitProducerId is the controller's as long as there are no transactions.
+(KAFKA-18659). AddPartitionsToTxn names several transactions from version 4 on, and is sent by
+leaders then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from raylog.kafka.spec import (
+    NOT_SPOKEN,
     ApiOwner,
     ApiSpec,
     ErrorPlace,
@@ -37,6 +39,10 @@ def _group(operation: Operation) -> Permission:
     return Permission(operation, Resource.GROUP)
 
 
+def _transactional_id(operation: Operation) -> Permission:
+    return Permission(operation, Resource.TRANSACTIONAL_ID)
+
+
 def _cluster(operation: Operation) -> Permission:
     return Permission(operation, Resource.CLUSTER)
 
@@ -48,7 +54,7 @@ PRODUCE = ApiSpec(
     "Produce",
     ApiOwner.LEADER,
     range(3, 14),
-    (_topic(Operation.WRITE), Permission(Operation.WRITE, Resource.TRANSACTIONAL_ID)),
+    (_topic(Operation.WRITE), _transactional_id(Operation.WRITE)),
     claimed=range(14),
     keeps_frame=True,
     partitions=PartitionSplit(
@@ -128,7 +134,7 @@ FIND_COORDINATOR = ApiSpec(
     "FindCoordinator",
     ApiOwner.BROKER,
     range(7),
-    (_group(Operation.DESCRIBE), Permission(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID)),
+    (_group(Operation.DESCRIBE), _transactional_id(Operation.DESCRIBE)),
 )
 API_VERSIONS = ApiSpec(18, "ApiVersions", ApiOwner.SERVER, range(5), ())
 DESCRIBE_ACLS = ApiSpec(29, "DescribeAcls", ApiOwner.BROKER, range(1, 4), (_cluster(Operation.DESCRIBE),))
@@ -204,6 +210,41 @@ OFFSET_DELETE = ApiSpec(
     refused_at=ErrorPlace.OUTERMOST,
 )
 
+# ------------------------------------------------------------------ transactions
+
+ADD_PARTITIONS_TO_TXN = ApiSpec(
+    24,
+    "AddPartitionsToTxn",
+    ApiOwner.TRANSACTION_COORDINATOR,
+    range(6),
+    (_transactional_id(Operation.WRITE), _topic(Operation.WRITE)),
+    groups=GroupSplit("transactions", "results_by_transaction", "transactional_id", first_version=4),
+)
+ADD_OFFSETS_TO_TXN = ApiSpec(
+    25,
+    "AddOffsetsToTxn",
+    ApiOwner.TRANSACTION_COORDINATOR,
+    range(5),
+    (_transactional_id(Operation.WRITE), _group(Operation.READ)),
+)
+END_TXN = ApiSpec(26, "EndTxn", ApiOwner.TRANSACTION_COORDINATOR, range(6), (_transactional_id(Operation.WRITE),))
+DESCRIBE_TRANSACTIONS = ApiSpec(
+    65,
+    "DescribeTransactions",
+    ApiOwner.TRANSACTION_COORDINATOR,
+    range(1),
+    (_transactional_id(Operation.DESCRIBE), _topic(Operation.DESCRIBE)),
+    groups=GroupSplit("transactional_ids", "transaction_states"),
+)
+LIST_TRANSACTIONS = ApiSpec(
+    66,
+    "ListTransactions",
+    ApiOwner.TRANSACTION_COORDINATOR,
+    range(3),
+    (_transactional_id(Operation.DESCRIBE),),
+    refused_at=ErrorPlace.OUTERMOST,
+)
+
 # ------------------------------------------------------------------ the controller
 
 CREATE_TOPICS = ApiSpec(
@@ -214,8 +255,9 @@ INIT_PRODUCER_ID = ApiSpec(
     22,
     "InitProducerId",
     ApiOwner.CONTROLLER,
-    range(5),
-    (Permission(Operation.WRITE, Resource.TRANSACTIONAL_ID), _cluster(Operation.IDEMPOTENT_WRITE)),
+    range(6),
+    (_transactional_id(Operation.WRITE), _cluster(Operation.IDEMPOTENT_WRITE)),
+    also=ApiOwner.TRANSACTION_COORDINATOR,
 )
 DESCRIBE_CONFIGS = ApiSpec(
     32,
@@ -266,6 +308,9 @@ DESCRIBE_QUORUM = ApiSpec(
     (_cluster(Operation.DESCRIBE),),
     refused_at=ErrorPlace.OUTERMOST,
 )
+ALLOCATE_PRODUCER_IDS = ApiSpec(
+    67, "AllocateProducerIds", ApiOwner.CONTROLLER, NOT_SPOKEN, (_cluster(Operation.CLUSTER_ACTION),), inside=range(1)
+)
 UNREGISTER_BROKER = ApiSpec(64, "UnregisterBroker", ApiOwner.CONTROLLER, range(1), (_cluster(Operation.ALTER),))
 
 APIS: tuple[ApiSpec, ...] = tuple(
@@ -277,14 +322,15 @@ assert len(BY_KEY) == len(APIS), "two APIs have one key"
 
 
 def _owned_by(owner: ApiOwner) -> tuple[ApiSpec, ...]:
-    return tuple(spec for spec in APIS if spec.owner is owner)
+    return tuple(spec for spec in APIS if spec.owner is owner and spec.versions)
 
 
-OF_LEADERS, OF_CONTROLLER, OF_GROUPS = map(
-    _owned_by, (ApiOwner.LEADER, ApiOwner.CONTROLLER, ApiOwner.GROUP_COORDINATOR)
+OF_LEADERS, OF_CONTROLLER, OF_GROUPS, OF_TRANSACTIONS = map(
+    _owned_by,
+    (ApiOwner.LEADER, ApiOwner.CONTROLLER, ApiOwner.GROUP_COORDINATOR, ApiOwner.TRANSACTION_COORDINATOR),
 )
 """Those that a Broker passes on in one way each: split by partition, as they are, and split by
-group.
+group or by transactional id. Without those that are spoken inside only.
 """
 
 

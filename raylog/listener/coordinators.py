@@ -1,19 +1,16 @@
-"""Finds group coordinators for Kafka clients and forwards group requests to them.
+"""Forwards the requests of groups and of transactions to the processes that coordinate them.
 
-A group's coordinator is the broker whose process leads the group's partition of
-``__consumer_offsets``, or that broker's stand-in (``routes``).
-
-FindCoordinator is answered from the image. The first one creates the topic and waits, usually for
-milliseconds, until the group's partition has a leader. If a leader has gone the answer is
-COORDINATOR_NOT_AVAILABLE, and clients retry.
+What is said of groups here holds of transactional ids, too: their partitions are those of
+``__transaction_state``. ``coordinator_search`` tells clients which broker to ask.
 
 A request about one group goes to the process that leads its partition. A request about several
 groups is split, and the answers are merged in the order of the request. A request waits while its
 group's partition is new and has no process yet, and while ``__consumer_offsets`` is missing from
 this Broker's image: the client may have found its coordinator through a Broker that is further
 ahead. If this broker neither leads the partition nor stands in for its leader, or if the process
-ends, the answer is NOT_COORDINATOR, and the client looks again. Commits for partitions that do not
-exist are answered here, because a coordinator does not know which topics exist.
+ends, the answer is NOT_COORDINATOR, and the client looks again. Partitions that do not exist are
+answered here, where offsets are committed for them or a transaction wants to write to them: a
+coordinator does not know which partitions exist.
 
 The request's context carries the client's host and id, which describe members. The coordinator
 does not notice when a client disconnects: as in Kafka, the member leaves by its session timeout.
@@ -23,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -33,111 +30,65 @@ from raylog.kafka.spec import ApiSpec, GroupSplit
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.routes import Routes
-from raylog.listener.topic_creation import TopicCreator
-from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
-from raylog.server.apis.admin import NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE
+from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, partition_for
 from raylog.server.apis.api import answer
-from raylog.server.apis.entities import NO_DELAY, build
-from raylog.types import NO_LEADER
+from raylog.server.apis.entities import NO_DELAY
 from raylog.wire.request import Handler, Request
 
-GROUP_KEY, TRANSACTION_KEY = 0, 1
 TIMEOUT_MS = 30_000
-FIRST_LEADERS_MS = 5_000  # how long FindCoordinator and group requests wait for the first leader of a group's partition
-UNKNOWN_TOPIC_MS = 1_000  # how long a group request waits until ``__consumer_offsets`` is in this Broker's image
+FIRST_LEADERS_MS = 5_000  # how long requests wait for the first leader of their partition
+UNKNOWN_TOPIC_MS = 1_000  # how long a request waits until the coordinators' topic is in this Broker's image
 PATIENCE_MS = float("inf")  # for requests that wait for other members: they end with the process's connection
 WAITING = (table.JOIN_GROUP, table.SYNC_GROUP)
+LISTED = {table.LIST_GROUPS: "groups", table.LIST_TRANSACTIONS: "transaction_states"}
+"""The APIs that ask each process for all it has, and where their answers have it."""
 
 
-class _OffsetsTopic:
-    name = OFFSETS_TOPIC
+class CoordinatedTopic(NamedTuple):
+    """An internal topic whose leaders coordinate something, and the APIs about that. ``id_of`` is
+    the id that decides which partition is asked, of a request that names only one.
+    """
+
+    name: str
+    apis: tuple[ApiSpec, ...]
+    id_of: Callable[[Any], str]
+
+
+def _transactional_id(body: Any) -> str:
+    named = getattr(body, "transactional_id", None)
+    return str(body.v3_and_below_transactional_id if named is None else named)
+
+
+GROUPS = CoordinatedTopic(OFFSETS_TOPIC, table.OF_GROUPS, lambda body: str(body.group_id))
+TRANSACTIONS = CoordinatedTopic(TRANSACTIONS_TOPIC, table.OF_TRANSACTIONS, _transactional_id)
 
 
 class Coordinators:
-    def __init__(self, routes: Routes, owners: Owners, creation: TopicCreator, arrivals: Arrivals) -> None:
+    """Those of one topic."""
+
+    def __init__(self, topic: CoordinatedTopic, routes: Routes, owners: Owners, arrivals: Arrivals) -> None:
+        self._topic = topic
         self._arrivals = arrivals
         self._routes = routes
         self._owners = owners
-        self._creation = creation
 
     def handlers(self) -> dict[ApiSpec, Handler]:
-        found: dict[ApiSpec, Handler] = {spec: self._handler(spec) for spec in table.OF_GROUPS}
-        found[table.LIST_GROUPS] = self._list_groups
-        found[table.FIND_COORDINATOR] = self._find
-        return found
+        return {spec: self._list(spec) if spec in LISTED else self.handler(spec) for spec in self._topic.apis}
 
-    # ------------------------------------------------------------------ where they are
-
-    def _find(self, request: Request) -> Any:
-        if getattr(request.body, "key_type", GROUP_KEY) == GROUP_KEY:
-            if self._routes.image.topic_named(OFFSETS_TOPIC) is None:
-                return self._find_later(request, is_there=False)
-            if self._are_new(request):
-                return self._find_later(request, is_there=True)
-        request.reply(self._found(request.body, request.version))
-        return None
-
-    async def _find_later(self, request: Request, *, is_there: bool) -> Any:
-        if not is_there:
-            await self._creation.create([OFFSETS_TOPIC])
-        await self._arrivals.until(lambda: not self._are_new(request), FIRST_LEADERS_MS)
-        return self._found(request.body, request.version)
-
-    def _are_new(self, request: Request) -> bool:
-        """Return whether the partition of any of these groups has never had a leader."""
-        body = request.body
-        keys = body.coordinator_keys if request.version >= 4 else (body.key,)
-        return any(self._routes.is_new(OFFSETS_TOPIC, partition_for(key)) for key in keys)
-
-    def _found(self, body: Any, version: int) -> Any:
-        cls, module = answer(table.FIND_COORDINATOR, version)
-        key_type = getattr(body, "key_type", GROUP_KEY)
-        if version >= 4:
-            each = tuple(
-                build(module.Coordinator, key=key, **self._place(key, key_type)) for key in body.coordinator_keys
-            )
-            return build(cls, throttle_time=NO_DELAY, coordinators=each)
-        return build(cls, throttle_time=NO_DELAY, **self._place(body.key, key_type))
-
-    def _place(self, key: str, key_type: int) -> dict[str, Any]:
-        error, message = ErrorCode.none, None
-        listener = None
-        if key_type == TRANSACTION_KEY:
-            error, message = NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE
-        elif key_type != GROUP_KEY:
-            error, message = (
-                ErrorCode.invalid_request,
-                f"unknown coordinator type {key_type}: raylog knows type 0, groups",
-            )
-        else:
-            broker = self._routes.leading_broker(OFFSETS_TOPIC, partition_for(key))
-            listener = self._routes.listener_or_stand_in(broker)
-            if listener is None:
-                error, message = (
-                    ErrorCode.coordinator_not_available,
-                    "the group's partition has no leader at the moment",
-                )
-        return {
-            "error_code": error,
-            "error_message": message,
-            "node_id": listener.broker_id if listener is not None else NO_LEADER,
-            "host": listener.endpoint.host if listener is not None else "",
-            "port": listener.endpoint.port if listener is not None else -1,
-        }
-
-    # ------------------------------------------------------------------ requests to them
-
-    def owner(self, group_id: str) -> Owner | None:
-        found = self._routes.leader(_OffsetsTopic, partition_for(group_id))
+    def owner(self, id: str) -> Owner | None:
+        found = self._routes.leader_of(self._topic.name, partition_for(id))
         return found if isinstance(found, Owner) else None
 
-    def _handler(self, spec: ApiSpec) -> Handler:
+    def handler(self, spec: ApiSpec) -> Handler:
+        """Pass requests of that API on."""
         split = spec.groups
 
         def handle(request: Request) -> None:
             names_several = split is not None and request.version >= split.first_version
             asked = map(split.id_of, getattr(request.body, split.asked)) if names_several and split else ()
-            partitions = {partition_for(each) for each in (asked if names_several else (request.body.group_id,))}
+            partitions = {
+                partition_for(each) for each in (asked if names_several else (self._topic.id_of(request.body),))
+            }
             if any(map(self._is_awaited, partitions)):
                 wait_ms = FIRST_LEADERS_MS if self._is_there() else UNKNOWN_TOPIC_MS
                 there = request.guarded(lambda: ask(request))
@@ -155,14 +106,14 @@ class Coordinators:
         return handle
 
     def _is_there(self) -> bool:
-        return self._routes.image.topic_named(OFFSETS_TOPIC) is not None
+        return self._routes.image.topic_named(self._topic.name) is not None
 
     def _is_awaited(self, number: int) -> bool:
         """Return whether this broker is about to lead that partition but has no process for it yet."""
         if not self._is_there():
             return True
-        is_new = self._routes.is_new(OFFSETS_TOPIC, number)
-        return is_new and not isinstance(self._routes.leader(_OffsetsTopic, number), Owner)
+        is_new = self._routes.is_new(self._topic.name, number)
+        return is_new and not isinstance(self._routes.leader_of(self._topic.name, number), Owner)
 
     def _pass_on(self, spec: ApiSpec, request: Request) -> None:
         body, version = request.body, request.version
@@ -172,7 +123,12 @@ class Coordinators:
             if not body.topics and request.body.topics:
                 request.reply(finish(refusal(spec, version, body, ErrorCode.none)))
                 return
-        owner = self.owner(body.group_id)
+        if spec is table.ADD_PARTITIONS_TO_TXN:
+            refused = self._with_unknown(body, version)
+            if refused is not None:
+                request.reply(refused)
+                return
+        owner = self.owner(self._topic.id_of(body))
         if owner is None:
             request.reply(finish(_turned_away(spec, version, body)))
             return
@@ -223,6 +179,39 @@ class Coordinators:
 
         return dataclasses.replace(body, topics=tuple(kept)), finish
 
+    def _with_unknown(self, body: Any, version: int) -> Any:
+        """Return the answer to an AddPartitionsToTxn of a client that names unknown partitions: none
+        is added. None if all are known.
+        """
+        image = self._routes.image
+        topics = {each.name: image.topic_named(each.name) for each in body.v3_and_below_topics}
+        named = [(topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions]
+        unknown = {
+            (name, number)
+            for name, number in named
+            if (found := topics[name]) is None or number not in found.partitions
+        }
+        if not unknown:
+            return None
+        whole = refusal(table.ADD_PARTITIONS_TO_TXN, version, body, ErrorCode.operation_not_attempted)
+        _, module = answer(table.ADD_PARTITIONS_TO_TXN, version)
+        results = tuple(
+            module.AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=tuple(
+                    module.AddPartitionsToTxnPartitionResult(
+                        partition_index=number,
+                        partition_error_code=ErrorCode.unknown_topic_or_partition
+                        if (topic.name, number) in unknown
+                        else ErrorCode.operation_not_attempted,
+                    )
+                    for number in topic.partitions
+                ),
+            )
+            for topic in body.v3_and_below_topics
+        )
+        return dataclasses.replace(whole, results_by_topic_v3_and_below=results)
+
     def ask(
         self,
         spec: ApiSpec,
@@ -235,28 +224,32 @@ class Coordinators:
         timeout_ms = PATIENCE_MS if spec in WAITING else TIMEOUT_MS
         self._owners.call(owner, body, on_reply, timeout_ms=timeout_ms, context=request.context)
 
-    # ------------------------------------------------------------------ all groups of this broker
+    # ------------------------------------------------------------------ all that this broker coordinates
 
-    def _list_groups(self, request: Request) -> None:
-        topic = self._routes.image.topic_named(OFFSETS_TOPIC)
-        leaders = [
-            self._routes.leader(_OffsetsTopic, number) for number in (topic.partitions if topic is not None else ())
-        ]
-        owners = sorted({each for each in leaders if isinstance(each, Owner)}, key=lambda owner: owner.node_id)
-        replies: list[Any] = []
+    def _list(self, spec: ApiSpec) -> Handler:
+        listed = LISTED[spec]
 
-        def listed(error: ErrorCode) -> Any:
-            return refusal(table.LIST_GROUPS, request.version, request.body, error)
+        def handle(request: Request) -> None:
+            topic = self._routes.image.topic_named(self._topic.name)
+            numbers = topic.partitions if topic is not None else ()
+            leaders = [self._routes.leader_of(self._topic.name, number) for number in numbers]
+            owners = sorted({each for each in leaders if isinstance(each, Owner)}, key=lambda owner: owner.node_id)
+            replies: list[Any] = []
 
-        def replied(reply: Any, error: Exception | None) -> None:
-            replies.append(listed(ErrorCode.coordinator_not_available) if error is not None else reply)
-            if len(replies) == len(owners):
-                request.reply(_together(replies))
+            def empty(error: ErrorCode) -> Any:
+                return refusal(spec, request.version, request.body, error)
 
-        if not owners:
-            request.reply(listed(ErrorCode.none))
-        for owner in owners:
-            self.ask(table.LIST_GROUPS, owner, request.body, request, replied)
+            def replied(reply: Any, error: Exception | None) -> None:
+                replies.append(empty(ErrorCode.coordinator_not_available) if error is not None else reply)
+                if len(replies) == len(owners):
+                    request.reply(_together(replies, listed))
+
+            if not owners:
+                request.reply(empty(ErrorCode.none))
+            for owner in owners:
+                self.ask(spec, owner, request.body, request, replied)
+
+        return handle
 
 
 def _turned_away(spec: ApiSpec, version: int, body: Any) -> Any:
@@ -267,10 +260,10 @@ def _as_it_is(reply: Any) -> Any:
     return reply
 
 
-def _together(replies: Sequence[Any]) -> Any:
+def _together(replies: Sequence[Any], listed: str) -> Any:
     error = next((each.error_code for each in replies if each.error_code != ErrorCode.none), ErrorCode.none)
-    groups = tuple(group for each in replies for group in each.groups)
-    return dataclasses.replace(_longest_wait(replies), error_code=error, groups=groups)
+    found = tuple(item for each in replies for item in getattr(each, listed))
+    return dataclasses.replace(_longest_wait(replies), error_code=error, **{listed: found})
 
 
 def _longest_wait(replies: Sequence[Any]) -> Any:

@@ -2,11 +2,12 @@
 
 What a Broker does with an API follows from its owner (``raylog.kafka.table``). Metadata,
 DescribeCluster, FindCoordinator and the ACLs are answered from its copy of the image
-(``cluster_view``, ``coordinators``, ``acls``). Requests for partition leaders are split among them
+(``cluster_view``, ``coordinator_search``, ``acls``). Requests for partition leaders are split among them
 (``fan_out``). Fetch has a module of its own (``fetch``), and DescribeLogDirs goes to all processes
-of this broker (``log_directories``). The APIs of groups go to the processes that coordinate them
-(``coordinators``), the controller's to the active one (``controller_link``). Metadata may create
-topics (``topic_creation``), and FindCoordinator creates ``__consumer_offsets``.
+of this broker (``log_directories``). The APIs of groups and of transactions go to the processes
+that coordinate them (``coordinators``), the controller's to the active one (``controller_link``).
+InitProducerId is the controller's without a transactional id, and the coordinator's with one.
+Metadata may create topics (``topic_creation``), and FindCoordinator creates the coordinators'.
 
 An API or version that is not in the table ends the connection with a line in the log, as in Kafka;
 ApiVersions of an unknown version is answered in version 0 with the ranges, so that a newer client
@@ -29,7 +30,8 @@ from raylog.kafka.spec import ApiSpec, ServerKind
 from raylog.listener import acls, cluster_view, log_directories
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.controller_link import TIMEOUT_MS, ControllerLink
-from raylog.listener.coordinators import Coordinators
+from raylog.listener.coordinator_search import CoordinatorSearch
+from raylog.listener.coordinators import GROUPS, TRANSACTIONS, Coordinators
 from raylog.listener.fan_out import FanOut
 from raylog.listener.fetch import Fetches
 from raylog.listener.fetch_sessions import SLOTS, FetchSessions
@@ -89,8 +91,7 @@ class Router:
         fetches = Fetches(
             self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
         )
-        coordinators = Coordinators(self._routes, self._owners, self._creation, self._arrivals)
-        apis = table.serving(ServerKind.BROKER, self._handlers(fetches, coordinators))
+        apis = table.serving(ServerKind.BROKER, self._handlers(fetches))
         self.server = Server(
             apis.handlers,
             cluster_id=cluster_id,
@@ -110,7 +111,10 @@ class Router:
         self.server.on_read = budget.answers_read
         self._moves.server = self.server
 
-    def _handlers(self, fetches: Fetches, coordinators: Coordinators) -> dict[ApiSpec, Handler]:
+    def _handlers(self, fetches: Fetches) -> dict[ApiSpec, Handler]:
+        groups, transactions = (
+            Coordinators(topic, self._routes, self._owners, self._arrivals) for topic in (GROUPS, TRANSACTIONS)
+        )
         return {
             table.METADATA: self._metadata,
             table.DESCRIBE_CLUSTER: self._describe_cluster,
@@ -121,11 +125,23 @@ class Router:
             **{spec: acls.handler(spec) for spec in (table.DESCRIBE_ACLS, table.CREATE_ACLS, table.DELETE_ACLS)},
             **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
             **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
-            **coordinators.handlers(),
+            **groups.handlers(),
+            **transactions.handlers(),
+            table.FIND_COORDINATOR: CoordinatorSearch(self._routes, self._creation, self._arrivals).find,
+            table.INIT_PRODUCER_ID: self._init_producer_id(transactions),
         }
 
     def _scattered(self, spec: ApiSpec) -> Handler:
         return FanOut(spec, self._routes, self._owners, self._arrivals, self._moves.routed).handle
+
+    def _init_producer_id(self, transactions: Coordinators) -> Handler:
+        idempotent = self._link.forward(table.INIT_PRODUCER_ID)
+        transactional = transactions.handler(table.INIT_PRODUCER_ID)
+
+        def handle(request: Request) -> Any:
+            return (idempotent if request.body.transactional_id is None else transactional)(request)
+
+        return handle
 
     def bind(self) -> Endpoint:
         """Bind the port. Clients that connect wait until ``start``. Raises ClusterError if no port

@@ -94,6 +94,15 @@ class Routes:
         absent = LeaderStarting if new_partitions.is_new(found) else Redirect
         return absent(ErrorCode.not_leader_or_follower, NO_LEADER, found.leader_epoch)
 
+    def leading_process(self, topic: str, number: int) -> Owner | None:
+        """Return the process that leads a partition, whichever broker it belongs to; None while there
+        is none.
+        """
+        found = self._state(topic, number)
+        if isinstance(found, Redirect):
+            return None
+        return self._owner(found.node_of(new_partitions.leader_or_next(self.image, found)))
+
     def reader(self, topic: Any, number: int) -> Owner | Redirect:
         """Return the process of this broker that a consumer in its rack may read from: leader or
         follower (KIP-392).

@@ -95,6 +95,7 @@ from raylog.metadata.records import (
     TopicDeleted,
 )
 from raylog.metadata.requests import (
+    AllocateProducerIds,
     AlterReassignments,
     AwaitLeader,
     ClusterStatus,
@@ -564,8 +565,8 @@ class ActiveController:
             case PlanControllers():
                 failed = self.disks.reasons()
                 self._ledger.answer(token, *decide_plan(self.latest, request, voters=self._voters(), failed=failed))
-            case InitProducerId():
-                self._ledger.hold(SendControllerReply(token, self._producer_ids.next()))
+            case InitProducerId() | AllocateProducerIds():
+                self._ledger.hold(SendControllerReply(token, self._producer_ids.answer(request)))
             case _:
                 assert_never(request)
 

@@ -1,9 +1,10 @@
-"""A Broker's copy of the metadata image, folded from the frames of its control session.
+"""A copy of the metadata image, folded from the frames of a control session: a Broker's, or that of
+a process that coordinates transactions.
 
-Owns the copy and nothing else. The controller sends the whole image when it greets a Broker, in one
-or more frames, and then each decision as it commits (``announcements``); a new session begins anew.
-While a new image is still arriving, and while there is no controller at all, the last complete one
-stands, as old as it may be.
+Owns the copy and nothing else. The controller sends the whole image when it greets a Broker, or
+with the first partition of ``__transaction_state``, in one or more frames, and then each decision
+as it commits (``announcements``); a new session begins anew. While a new image is still arriving,
+and while there is no controller at all, the last complete one stands, as old as it may be.
 
 Invariant: what ``image`` shows is the fold of a whole prefix of the committed log, never of a part
 of a decision.

@@ -502,6 +502,20 @@ class ProducerIdAssigned:
 
 
 @dataclass(frozen=True, slots=True)
+class AllocateProducerIds:
+    """→ ProducerIdsBlock: producer ids for a process that gives them out itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsBlock:
+    """``count`` ids from ``first`` on, which nobody else has."""
+
+    error: int
+    first: int = -1
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RegisterDisk:
     """→ DiskOutcome. Idempotent; registers the broker too. A known disk may move its path, never
     its broker.
@@ -531,7 +545,7 @@ class Refused:
 Request = (
     CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | SetStaticConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
-    | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId
+    | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId | AllocateProducerIds
     | RegisterDisk | PlanControllers
 )  # fmt: skip
 
@@ -539,5 +553,6 @@ ControllerReply = (
     TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | ConfigsDescribed | TopicsDescribed
     | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ReassignmentsAltered
     | ReassignmentsListed | BrokerDrained | ReplicasMoved | HostAnswer | HostRetirement | BrokerUnregistration | ProducerIdAssigned
+    | ProducerIdsBlock
     | DiskOutcome | ControllersPlan | Refused
 )  # fmt: skip

@@ -30,8 +30,8 @@ class Session:
     usage: Heartbeat = field(default_factory=Heartbeat)  # the last one
     rates: CopyRates = field(default_factory=CopyRates)  # as it was told last
     settings: SettingsChanged = field(default_factory=lambda: SettingsChanged(0, 0, ()))  # as it was told last
-    follows_image: bool = False  # a Broker that was sent the whole image, and is sent what changes
-    follows_topics: bool = False  # it coordinates groups, was sent the names of all topics, and is sent what changes
+    follows_image: bool = False  # it was sent the whole image, and is sent what changes
+    follows_topics: bool = False  # it coordinates something, was sent the names of all topics, and is sent what changes
     releasing: set[TopicIdPartition] = field(
         default_factory=set
     )  # others hold them now; it has not said that it let go

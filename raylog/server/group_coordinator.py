@@ -1,9 +1,8 @@
 """Group coordinators on the wire: Kafka's group APIs for the partitions of ``__consumer_offsets``
 that this process holds.
 
-Takes a request apart by the groups that it names, asks the coordinator of each
-(``raylog.coordination``) and puts the answers together; knows which connection a native member
-speaks on, and tells of its end.
+A request is taken apart by the groups that it names (``gathered_parts``). Knows which connection a
+native member speaks on, and tells of its end.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable
-from functools import partial
 
 from raylog.coordination.runtime import CoordinatorRuntime, Replicas
 from raylog.groups.context import GroupConfig
@@ -24,31 +22,9 @@ from raylog.kafka.spec import ApiSpec
 from raylog.server.apis import groups as apis
 from raylog.server.apis.groups import Caller, GroupApi
 from raylog.server.driver import LoopClock
+from raylog.server.gathered_parts import gathering
 from raylog.wire.request import Request
 from raylog.wire.server_connection import ServerConnection
-
-
-class _GatheredParts:
-    """One request of the wire, whose parts several groups answer."""
-
-    __slots__ = ("_api", "_missing", "_replies", "_request")
-
-    def __init__(self, request: Request, api: GroupApi, parts: int) -> None:
-        self._request = request
-        self._api = api
-        self._replies: list[GroupReply | None] = [None] * parts
-        self._missing = parts
-
-    def reply(self, index: int, reply: GroupReply) -> None:
-        self._replies[index] = reply
-        self._missing -= 1
-        if not self._missing:
-            self.answer()
-
-    def answer(self) -> None:
-        replies = [reply for reply in self._replies if reply is not None]
-        if self._request.is_open:
-            self._request.reply(self._api.to_entity(self._request.body, replies, self._request.version))
 
 
 class GroupCoordinators:
@@ -70,21 +46,11 @@ class GroupCoordinators:
         return {api.spec: self._handler(api) for api in apis.APIS}
 
     def _handler(self, api: GroupApi) -> Callable[[Request], None]:
-        runtime = self.runtime
-
-        def handle(request: Request) -> None:
-            parts: list[tuple[int, GroupRequest]] = []
-            for each in api.to_requests(request.body, request.version, self._caller(request)):
-                number = runtime.kind.partition_of(each)
-                numbers = runtime.numbers() if number is None else [number]
-                parts += [(number, each) for number in numbers]
-            gathering = _GatheredParts(request, api, len(parts))
-            if not parts:
-                gathering.answer()
-            for index, (number, part) in enumerate(parts):
-                runtime.ask(number, part, partial(gathering.reply, index))
-
-        return handle
+        return gathering(
+            self.runtime,
+            lambda request: api.to_requests(request.body, request.version, self._caller(request)),
+            api.to_entity,
+        )
 
     def _caller(self, request: Request) -> Caller:
         context, connection = request.context, request.connection

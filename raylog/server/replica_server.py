@@ -63,7 +63,6 @@ from raylog.log.files import Files, NotInMemory
 from raylog.log.log import Log
 from raylog.log.open_files import OpenFiles
 from raylog.metadata.partitions.assignment_batches import apart
-from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     AlterPartitionAnswered,
@@ -99,12 +98,13 @@ from raylog.server.apis.entities import TopicNames
 from raylog.server.door import Door, without_hints
 from raylog.server.driver import Driver, LoopClock
 from raylog.server.file_limit import raise_file_limit
-from raylog.server.group_coordinator import GroupCoordinators
+from raylog.server.hosted_coordinators import COORDINATED_TOPICS, HostedCoordinators
 from raylog.server.leader_links import LeaderLinks
 from raylog.server.log_threads import LogThreads
 from raylog.server.replica_effects import carry_out
 from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
+from raylog.server.transaction_questions import TransactionQuestions
 from raylog.server.usual_requests import UsualFetch, UsualProduce
 from raylog.types import Endpoint, TopicIdPartition, broker_of
 from raylog.wire.framing import Buffer
@@ -151,7 +151,7 @@ class ReplicaServer:
         self._disk = spec.open_disk()
         self._identity = spec.identity(self._disk)
         self._host = ReplicaHost(
-            self._identity, broker_of(spec.node_id), config or HostConfig(), watched_topics=[OFFSETS_TOPIC]
+            self._identity, broker_of(spec.node_id), config or HostConfig(), watched_topics=COORDINATED_TOPICS
         )
         self._names = TopicNames()
         self._boot_id = boot_id()
@@ -174,7 +174,7 @@ class ReplicaServer:
         self._unanswered: dict[int, Request] = {}  # with acks 0, not appended yet
         self._over: asyncio.Future[str] | None = None
         self._stopping = False
-        self._groups = GroupCoordinators.on(self, config=groups)
+        self._hosted = HostedCoordinators(self, self._questions(), groups=groups)
         self._session = SessionClient(
             Path(spec.disk),
             self._identity,
@@ -196,6 +196,14 @@ class ReplicaServer:
             versions=apis.versions,
         )
 
+    def _questions(self) -> TransactionQuestions:
+        return TransactionQuestions(
+            caller=Peer(self._identity.node_id, self._identity.incarnation),
+            secret=self._disk.secret.encode(),
+            cluster_id=self._disk.cluster_id,
+            controller=lambda: self._session.controller_endpoint,
+        )
+
     def _kafka_apis(self) -> table.Serving:
         """Kafka's, as this process answers them."""
         return table.serving(
@@ -208,7 +216,7 @@ class ReplicaServer:
                 table.DELETE_RECORDS: self._delete_records,
                 table.DESCRIBE_LOG_DIRS: self._describe_log_dirs,
                 table.DESCRIBE_PRODUCERS: self._describe_producers,
-                **self._groups.handlers(),
+                **self._hosted.handlers(),
             },
         )
 
@@ -250,7 +258,7 @@ class ReplicaServer:
         """
         self._stopping = True
         self._driver.stop()
-        self._groups.runtime.stop()
+        self._hosted.stop()
         if reason != SHUT_DOWN:
             await self._session.stop()
         await self.door.stop()
@@ -269,7 +277,7 @@ class ReplicaServer:
         """
         self._stopping = True
         self._driver.stop()
-        self._groups.runtime.stop()
+        self._hosted.stop()
         await self._session.stop()
         await self.door.stop(grace_s=0)
         await self._server.stop(grace_s=0)
@@ -330,7 +338,7 @@ class ReplicaServer:
         self._session.send(frame)
 
     def leaderships_changed(self, changes: Sequence[Leadership]) -> None:
-        self._groups.runtime.receive(changes)
+        self._hosted.receive(changes)
 
     # ------------------------------------------------------------------ requests
 
@@ -490,7 +498,7 @@ class ReplicaServer:
     def _describe_producers(self, request: Request) -> None:
         request.reply(producers.entity(request.body, request.version, self._host.replicas, self._names))
 
-    # ------------------------------------------------------------------ group coordinators
+    # ------------------------------------------------------------------ coordinators
 
     def replica(self, id: TopicIdPartition) -> Replica | None:
         return self._host.replicas.get(id)
@@ -550,12 +558,12 @@ class ReplicaServer:
                 self._driver.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
             case SettingsChanged():
                 self._configured(ConfigsGiven(frame.controller_epoch, frame.configs))
-            case TopicsNamed():
-                self._groups.runtime.hear(frame)
+            case TopicsNamed() | ImageChanged():
+                self._hosted.hear(frame)
             case Exit(_, reason):
                 logger.info("told to exit: %s", reason)
                 self._exiting = self._loop.create_task(self.stop(reason))
-            case BrokerDisks() | ImageChanged():
+            case BrokerDisks():
                 pass  # for Brokers
             case _:
                 assert_never(frame)
@@ -567,7 +575,7 @@ class ReplicaServer:
     def _assigned(self, assignments: Iterable[Assignment]) -> None:
         events = []
         for each in assignments:
-            self._groups.runtime.hear(each)
+            self._hosted.hear(each)
             self._names.add(each.topic, each.topic_id)
             events.append(Assigned(each))
         for event in events:

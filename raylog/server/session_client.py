@@ -127,6 +127,12 @@ class SessionClient:
             return None
         return broker_of(self._session.peer.node_id), endpoint
 
+    @property
+    def controller_endpoint(self) -> Endpoint | None:
+        """Where the active controller listens; None while there is no session."""
+        found = self.controller()
+        return found[1] if found is not None else None
+
     def handlers(self) -> dict[int, Callable[[Request], None]]:
         """What the listener answers for the session: summons, and clients that look for the
         controller.

@@ -91,18 +91,11 @@ def test_offsets_versions_and_folders_are_told(
     assert all(f"{topic}-0" in json.dumps(each) for each in found["brokers"])
 
 
-def test_a_transactional_producer_fails_at_once_and_acls_are_disabled(
-    kafka: ModuleType, bootstrap: str, new_topic: NewTopicOf
-) -> None:
+def test_acls_are_disabled(kafka: ModuleType, bootstrap: str) -> None:
     def error_of(main_class: str, *arguments: str) -> str:
         done = subprocess.run(kafka.java_command(main_class, *arguments), capture_output=True, text=True, timeout=180)
         assert done.returncode == 1, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    sizes = ("--num-records", "1", "--record-size", "1", "--throughput", "-1", "--transaction-duration-ms", "100")
-    where = ("--topic", new_topic(), "--transactional-id", "t", "--producer-props", f"bootstrap.servers={bootstrap}")
-    assert "TransactionalIdAuthorizationException" in error_of(
-        "org.apache.kafka.tools.ProducerPerformance", *sizes, *where
-    )
     acls = error_of("kafka.admin.AclCommand", "--bootstrap-server", bootstrap, "--list")
     assert "SecurityDisabledException: There are no ACLs" in acls

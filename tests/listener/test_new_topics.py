@@ -25,7 +25,7 @@ from raw_requests import batch, eventually
 
 from raylog.listener import coordinators, owners
 from raylog.listener import fan_out as scattered
-from raylog.listener.coordinators import Coordinators
+from raylog.listener.coordinator_search import CoordinatorSearch
 from raylog.listener.router import Router
 from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.server import log_work
@@ -60,20 +60,20 @@ class Wire:
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     seen = Wire()
-    answer, found = Router._metadata_entity, Coordinators._found
+    answer, found = Router._metadata_entity, CoordinatorSearch._found
 
     def watched(self: Router, *arguments: Any) -> Any:
         reply = answer(self, *arguments)
         seen.topics += reply.topics
         return reply
 
-    def watched_coordinator(self: Coordinators, *arguments: Any) -> Any:
+    def watched_coordinator(self: CoordinatorSearch, *arguments: Any) -> Any:
         reply = found(self, *arguments)
         seen.coordinators += [each.error_code for each in getattr(reply, "coordinators", (reply,))]
         return reply
 
     monkeypatch.setattr(Router, "_metadata_entity", watched)
-    monkeypatch.setattr(Coordinators, "_found", watched_coordinator)
+    monkeypatch.setattr(CoordinatorSearch, "_found", watched_coordinator)
     return seen
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import raw_requests
 from kio.schema.errors import ErrorCode
-from outside import Client, milliseconds, produce, request
+from outside import Client, produce, request
 from raw_requests import end_of, part
 
 from raylog.records.codec import encode_values
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.core
 Open = Callable[..., Client]
 NewTopicOf = Callable[..., str]
 INVALID_TXN_STATE = ErrorCode.invalid_txn_state
-NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
 NO_AUTHORIZER = ErrorCode.security_disabled
 
 
@@ -49,21 +48,6 @@ def test_a_transactional_batch_over_the_inside_link_is_refused(
     reply = raw_requests.produce(running, part(running, topic)["leader_node"], topic, transactional_batch())
     assert reply.error_code is INVALID_TXN_STATE and "no transactions yet" in reply.error_message
     assert end_of(running, topic) == 0
-
-
-@pytest.mark.parametrize("version", [1, 6])
-def test_nobody_coordinates_transactions(client: Open, version: int) -> None:
-    named: dict[str, Any] = {"coordinator_keys": ("t",)} if version >= 4 else {"key": "t"}
-    reply = client().ask(request(10, version, key_type=1, **named))
-    (found,) = reply.coordinators if version >= 4 else (reply,)
-    assert found.error_code is NO_TRANSACTIONS and "no transactions yet" in found.error_message
-
-
-def test_no_producer_id_is_given_to_a_transactional_id(client: Open) -> None:
-    body = request(
-        22, 4, transactional_id="t", transaction_timeout=milliseconds(1_000), producer_id=-1, producer_epoch=-1
-    )
-    assert client().ask(body).error_code is NO_TRANSACTIONS
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from raylog.control.session import ImageChanged, Welcome
+from raylog.control.session import Assignment, ImageChanged, Welcome
 from raylog.metadata.image_copy import ImageCopy
 from raylog.metadata.partitions import announcements
 from raylog.metadata.records import BrokerRegistered, ClusterFormatted, TopicCreated, encode_batch
@@ -72,6 +72,25 @@ def test_replicas_are_not_sent_the_image(brokers):
     topic = brokers.create("t", (0, 1, 2))
     heard = brokers.leader(TopicIdPartition(topic, 0)).heard
     assert not any(isinstance(frame, ImageChanged) for frame in heard)
+
+
+def test_a_process_that_coordinates_transactions_folds_what_is_committed(world):
+    world.create("t", (0, 1))
+    id = TopicIdPartition(world.create("__transaction_state", (2,)), 0)
+    holder = world.process(id, 2)
+    heard = [type(frame) for frame in holder.heard]
+    assert heard.index(ImageChanged) < heard.index(Assignment), "it may lead from then on"
+    for name in ("later", "after a new session"):
+        world.create(name.replace(" ", "-"), (0, 1))
+        last = max(index for index, frame in enumerate(holder.heard) if isinstance(frame, Welcome))
+        copy = ImageCopy()
+        for frame in holder.heard[last:]:
+            if isinstance(frame, ImageChanged):
+                copy.fold(frame)
+        assert copy.image == world.image
+        holder.lose_session()
+        holder.hello()
+        world.run_later()
 
 
 def test_an_image_in_several_frames_counts_from_the_last_on(brokers, broker_node, monkeypatch):

@@ -78,7 +78,10 @@ def served_apis() -> str:
     from raylog.kafka.table import APIS
 
     rows = ["| key | API | versions | answered by |", "|---|---|---|---|"]
-    rows += [f"| {spec.key} | {spec.name} | {_shown(spec.versions)} | {spec.owner.value} |" for spec in APIS]
+    for spec in APIS:
+        if spec.versions:
+            owners = spec.owner.value if spec.also is None else f"{spec.owner.value}, or {spec.also.value}"
+            rows.append(f"| {spec.key} | {spec.name} | {_shown(spec.versions)} | {owners} |")
     return "\n".join(rows)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from one_fetch import fetched_bytes
-from outside import listener
+from outside import Client, listener, milliseconds, request
 from raw_requests import eventually
 
 import raylog.testing
@@ -54,3 +54,28 @@ def test_a_log_remembers_a_producer_for_as_long_as_is_set_and_forgets_one_when_t
         eventually(lambda: remembered() == 0, "the producer is forgotten")
         admin.alter_configs(broker="all", delete=["producer.id.expiration.ms"])
         eventually(lambda: write() or remembered() > 1, "one producer is remembered until another has written")
+
+
+def test_the_longest_timeout_of_transactions_is_set_at_the_start_and_changes_while_coordinators_run() -> None:
+    with (
+        raylog.testing.broker(configs={"transaction.max.timeout.ms": 5_000}) as kafka,
+        AdminClient(kafka._running.address) as admin,
+    ):
+        client = Client(kafka._running, 0)
+
+        def error(timeout_ms: int) -> str:
+            asked = request(
+                22,
+                4,
+                transactional_id="t",
+                transaction_timeout=milliseconds(timeout_ms),
+                producer_id=-1,
+                producer_epoch=-1,
+            )
+            return str(client.ask(asked).error_code.name)
+
+        assert client.ask(request(10, 4, key_type=1, coordinator_keys=("t",))).coordinators[0].error_code.value == 0
+        assert (error(5_000), error(5_001)) == ("none", "invalid_transaction_timeout")
+        admin.alter_configs(broker="all", set={"transaction.max.timeout.ms": "6000"})
+        eventually(lambda: error(6_000) == "none", "the longer timeout holds")
+        client.close()

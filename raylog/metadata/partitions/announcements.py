@@ -7,7 +7,8 @@ first. Sending one twice is harmless, leaving one out is not, with one exception
 dropped a replica because its log or disk failed is not asked to open it again.
 
 A Broker answers clients from a copy of the image. It is sent all of it when it is greeted, then
-each decision as it commits: the copy is the same fold, one session's delay behind. It is not sent
+each decision as it commits: the copy is the same fold, one session's delay behind. So is a process
+that coordinates transactions, which finds the leaders of their partitions in it. It is not sent
 the record of high watermarks, which only elections ask.
 """
 
@@ -66,6 +67,7 @@ from raylog.metadata.records import (
     encode_batch,
 )
 from raylog.metadata.sessions import Session, Sessions
+from raylog.offsets_topic import TRANSACTIONS_TOPIC
 from raylog.types import BROKER_SLOT, INTERNAL_TOPICS, TopicIdPartition, broker_of, node_id, slot_of
 
 IMAGE_FRAME_RECORDS = 10_000  # an image goes out in frames of so many records: some megabytes
@@ -132,8 +134,7 @@ class Announcements:
         for slot in sorted(state.replicas, key=lambda slot: slot.broker_id != state.leader):
             session = self._listening(slot.node_id)
             if session is not None and id not in session.failed:
-                if topic.name in INTERNAL_TOPICS:
-                    frames += self._all_topics(session)
+                frames += self._for_coordinators(session, topic.name)
                 own = self._configs_of(slot.broker_id)
                 if own not in made:
                     made[own] = self._assignment(topic, id, own)
@@ -187,11 +188,10 @@ class Announcements:
         """Everything that a session has to know, but what was just sent."""
         sent = set(already_sent)
         own = self._configs_of(broker_of(session.node_id))
-        internal = {self._committed.topic_ids.get(name) for name in INTERNAL_TOPICS}
         ids = self._committed.partitions_on(session.node_id)
         frames: list[SendFrame] = []
-        if any(id.topic_id in internal for id in ids):
-            frames += self._all_topics(session)
+        for topic in dict.fromkeys(self._committed.topics[id.topic_id].name for id in ids):
+            frames += self._for_coordinators(session, topic)
         frames += [
             SendFrame(session.session_id, self._assignment(self._committed.topics[id.topic_id], id, own))
             for id in ids
@@ -205,7 +205,7 @@ class Announcements:
         return frames
 
     def changes(self, records: Iterable[Record]) -> list[SendFrame]:
-        """These records, now applied, to every Broker that has the image as it was before."""
+        """These records, now applied, to everybody who has the image as it was before."""
         records = [record for record in records if not isinstance(record, HighWatermarksNoted)]
         if not records:
             return []
@@ -215,6 +215,13 @@ class Announcements:
             return []
         frame = ImageChanged(self._controller_epoch, encode_batch(records))
         return [SendFrame(session.session_id, frame) for session in following]
+
+    def _for_coordinators(self, session: Session, topic: str) -> list[SendFrame]:
+        """What a process has to know before it coordinates on partitions of that topic."""
+        frames = self._all_topics(session) if topic in INTERNAL_TOPICS else []
+        if topic == TRANSACTIONS_TOPIC and not session.follows_image:
+            frames += self._whole_image(session)
+        return frames
 
     def _whole_image(self, session: Session) -> list[SendFrame]:
         session.follows_image = True

@@ -5,7 +5,7 @@ Metadata's nodes are server actors (``raylog.types``), and it never creates a to
 and CreatePartitions are answered when all partitions have leaders, or REQUEST_TIMED_OUT after the
 request's timeout. DescribeCluster names brokers by broker id, at their Broker actor's address; dead
 ones if asked for (fenced, from version 2). InitProducerId is answered without a transactional id
-only.
+only; that is its coordinator's.
 
 Each entry of ``APIS`` turns a request into one of ``raylog.metadata.requests``, and its reply into
 the answer; ``to_request`` raises a KafkaError for what cannot be asked.
@@ -185,14 +185,6 @@ def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -
 
 # ------------------------------------------------------------------ the cluster and producer ids
 
-NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
-"""What a client is told that asks for its transaction coordinator: the one code that all clients
-take as final at this point.
-
-librdkafka repeats the question after any other one, until ``init_transactions`` times out.
-"""
-NO_TRANSACTIONS_MESSAGE = "raylog has no transactions yet: produce without transactional.id"
-
 _BROKERS, _CONTROLLERS = 1, 2
 _ALL_CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))  # nobody is refused any here
 _OPERATIONS_NOT_ASKED = -(1 << 31)
@@ -242,7 +234,7 @@ def _describe_cluster_entity(body: Any, reply: ControllerReply, version: int) ->
 
 def _init_producer_id_request(body: Any, version: int) -> requests.Request:
     if body.transactional_id is not None:
-        raise error_for(NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE)
+        raise error_for(INVALID_REQUEST, "the coordinator of a transactional id gives it a producer id")
     if version >= 3:
         return requests.InitProducerId(body.producer_id, body.producer_epoch)
     return requests.InitProducerId()
@@ -259,11 +251,27 @@ def _init_producer_id_entity(body: Any, reply: ControllerReply, version: int) ->
     )
 
 
+def _allocate_producer_ids_request(body: Any, version: int) -> requests.Request:
+    return requests.AllocateProducerIds()
+
+
+def _allocate_producer_ids_entity(body: Any, reply: ControllerReply, version: int) -> Any:
+    cls, _ = answer(table.ALLOCATE_PRODUCER_IDS, version)
+    assert isinstance(reply, requests.ProducerIdsBlock), reply
+    return cls(
+        throttle_time=NO_DELAY,
+        error_code=CODES[reply.error],
+        producer_id_start=reply.first,
+        producer_id_len=reply.count,
+    )
+
+
 APIS = (
     Api(table.METADATA, _metadata_request, _metadata_entity),
     Api(table.CREATE_TOPICS, _create_topics_request, _create_topics_entity),
     Api(table.DELETE_TOPICS, _delete_topics_request, _delete_topics_entity),
     Api(table.INIT_PRODUCER_ID, _init_producer_id_request, _init_producer_id_entity),
+    Api(table.ALLOCATE_PRODUCER_IDS, _allocate_producer_ids_request, _allocate_producer_ids_entity),
     Api(table.CREATE_PARTITIONS, _create_partitions_request, _create_partitions_entity),
     Api(table.DESCRIBE_CLUSTER, _describe_cluster_request, _describe_cluster_entity),
 )

@@ -1,0 +1,71 @@
+"""All coordinators of a process that holds replicas: those of groups, and those of transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from raylog.control.session import FromController, ImageChanged
+from raylog.coordination.runtime import CoordinatorRuntime, Replicas
+from raylog.groups.context import GroupConfig
+from raylog.kafka.spec import ApiSpec
+from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from raylog.replication.leaderships import Leadership
+from raylog.server.apis.transactions import APIS, TransactionApi
+from raylog.server.driver import LoopClock
+from raylog.server.gathered_parts import gathering
+from raylog.server.group_coordinator import GroupCoordinators
+from raylog.server.transaction_questions import TransactionQuestions
+from raylog.transactions.context import TransactionConfig
+from raylog.transactions.machine import TransactionKind
+from raylog.transactions.records import TransactionRecord
+from raylog.transactions.requests import TransactionReply, TransactionRequest
+from raylog.wire.request import Request
+
+COORDINATED_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+TransactionRuntime = CoordinatorRuntime[TransactionRequest, TransactionReply, TransactionRecord]
+
+
+class HostedCoordinators:
+    """``handlers`` go into the server's table; the rest is what the process hears."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        questions: TransactionQuestions,
+        *,
+        groups: GroupConfig | None = None,
+        transactions: TransactionConfig | None = None,
+    ) -> None:
+        """In the running event loop and its time."""
+        self.groups = GroupCoordinators.on(replicas, config=groups)
+        self.transactions: TransactionRuntime = CoordinatorRuntime(
+            TransactionKind(transactions), replicas, LoopClock(), others=questions.ask
+        )
+        self._questions = questions
+
+    def handlers(self) -> dict[ApiSpec, Callable[[Request], None]]:
+        return self.groups.handlers() | {api.spec: self._handler(api) for api in APIS}
+
+    def _handler(self, api: TransactionApi) -> Callable[[Request], None]:
+        return gathering(
+            self.transactions, lambda request: api.to_requests(request.body, request.version), api.to_entity
+        )
+
+    def hear(self, frame: FromController) -> None:
+        """The controller says something; some of it concerns coordinators."""
+        if isinstance(frame, ImageChanged):
+            self._questions.hear(frame)
+            return
+        self.groups.runtime.hear(frame)
+        self.transactions.hear(frame)
+
+    def receive(self, changes: Sequence[Leadership]) -> None:
+        """Take in what has become of replicas."""
+        self.groups.runtime.receive(changes)
+        self.transactions.receive(changes)
+
+    def stop(self) -> None:
+        """The process ends: no client is answered any more."""
+        self.groups.runtime.stop()
+        self.transactions.stop()
+        self._questions.close()
