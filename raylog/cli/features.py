@@ -23,8 +23,7 @@ def describe(
 ) -> None:
     """Print each feature with the versions that are supported and the one that is finalized.
 
-    A feature that is not there is off, as transactions are. No version can be chosen: raylog
-    supports one of each.
+    A feature that is not there is off, as share groups are. No version can be chosen.
     """
     with find_cluster(folder, address, timeout).admin() as admin:
         told = admin.describe_features()

@@ -1,12 +1,16 @@
 """The features of Kafka that a version switches on, as ApiVersions tells them (KIP-584).
 
 Kafka's tools read ``metadata.version`` there: the release with whose behaviour a cluster agrees.
-raylog tells one level. Kafka 4 knows none below it, and each one above promises what raylog does
-not have: level 11 (3.5-IV2) users with SCRAM, level 14 (3.6-IV2) delegation tokens. No level can be
-chosen, so the epoch of what is finalized stays 0.
+raylog tells one level of it. Kafka 4 knows none below it, and each one above promises what raylog
+does not have: level 11 (3.5-IV2) users with SCRAM, level 14 (3.6-IV2) delegation tokens. No level
+can be chosen, so the epoch of what is finalized stays 0.
 
-``group.version``, ``transaction.version``, ``share.version`` and the others are absent. Clients take
-that for level 0: no consumer group protocol of KIP-848, no transactions, no share groups.
+``transaction.version`` 2 says that the epoch of a transactional producer rises with every end, and
+that leaders add partitions to its transaction (KIP-890). A client that does not know it speaks the
+protocol before, which is served, too.
+
+``group.version``, ``share.version`` and the others are absent. Clients take that for level 0: no
+consumer group protocol of KIP-848, no share groups.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 METADATA_VERSION = "metadata.version"
+TRANSACTION_VERSION = "transaction.version"
 FINALIZED_EPOCH = 0
 RELEASES = {7: "3.3-IV3"}
 """What Kafka's tools print for a level of ``metadata.version``."""
@@ -28,7 +33,10 @@ class FeatureLevels(NamedTuple):
     finalized: int
 
 
-FEATURES = (FeatureLevels(METADATA_VERSION, min_version=7, max_version=7, finalized=7),)
+FEATURES = (
+    FeatureLevels(METADATA_VERSION, min_version=7, max_version=7, finalized=7),
+    FeatureLevels(TRANSACTION_VERSION, min_version=0, max_version=2, finalized=2),
+)
 
 
 def level_text(name: str, level: int) -> str:

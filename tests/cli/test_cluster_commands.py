@@ -202,7 +202,7 @@ def test_what_kafka_has_tools_for_works_by_the_clusters_folder(run: Runner) -> N
     (told,) = lines(run.ok("log-dirs", "--topic-list", "tooled", "--json"))
     assert [len(each["logDirs"][0]["partitions"]) for each in told["brokers"]] == [1, 1, 1]
     (told,) = lines(run.ok("features", "describe", "--json"))
-    assert [each["name"] for each in told["features"]] == ["metadata.version"]
+    assert [each["name"] for each in told["features"]] == ["metadata.version", "transaction.version"]
     (measured,) = lines(run.ok("e2e-latency", "--topic", "tooled", "--num-records", 3, "--json"))
     assert measured["records"] == 3
     assert [each["broker"] for each in json.loads(run.ok("brokers", "list", "--json"))] == [0, 1, 2]

@@ -235,10 +235,16 @@ def test_the_error_of_a_disk_and_a_copy_that_is_not_in_use_are_told() -> None:
 
 def test_the_features_of_an_answer_are_told(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = {"name": "metadata.version", "min_version": 7, "max_version": 7, "finalized_version": 7}
-    assert json.loads(lines(run(kafka, "features", "describe", "--json"))[0]) == {"epoch": 0, "features": [metadata]}
+    transactions = {"name": "transaction.version", "min_version": 0, "max_version": 2, "finalized_version": 2}
+    assert json.loads(lines(run(kafka, "features", "describe", "--json"))[0]) == {
+        "epoch": 0,
+        "features": [metadata, transactions],
+    }
     assert lines(run(kafka, "features", "describe")) == [
         "Feature: metadata.version\tSupportedMinVersion: 3.3-IV3\tSupportedMaxVersion: 3.3-IV3\t"
-        "FinalizedVersionLevel: 3.3-IV3\tEpoch: 0"
+        "FinalizedVersionLevel: 3.3-IV3\tEpoch: 0",
+        "Feature: transaction.version\tSupportedMinVersion: 0\tSupportedMaxVersion: 2\t"
+        "FinalizedVersionLevel: 2\tEpoch: 0",
     ]
 
     async def describe_features(self: AsyncInspectionCalls) -> Features:

@@ -189,13 +189,19 @@ def test_kafka_log_dirs_shows_every_brokers_disks(
     assert all(each["error"] is None for broker in found["brokers"] for each in broker["logDirs"])
 
 
-def test_kafka_features_prints_the_metadata_version_and_nothing_that_raylog_lacks(bootstrap: str) -> None:
+def test_kafka_features_prints_what_raylog_has_and_nothing_that_it_lacks(bootstrap: str) -> None:
     kafka = apache_kafka()
     for version in (kafka.VERSION, kafka.LATEST):
-        (told,) = kafka.tool(FEATURES, "--bootstrap-server", bootstrap, "describe", version=version).splitlines()
-        assert told.split() == [
-            *("Feature:", "metadata.version", "SupportedMinVersion:", "3.3-IV3", "SupportedMaxVersion:", "3.3-IV3"),
-            *("FinalizedVersionLevel:", "3.3-IV3", "Epoch:", "0"),
+        told = kafka.tool(FEATURES, "--bootstrap-server", bootstrap, "describe", version=version).splitlines()
+        assert [each.split() for each in told] == [
+            [
+                *("Feature:", "metadata.version", "SupportedMinVersion:", "3.3-IV3", "SupportedMaxVersion:", "3.3-IV3"),
+                *("FinalizedVersionLevel:", "3.3-IV3", "Epoch:", "0"),
+            ],
+            [
+                *("Feature:", "transaction.version", "SupportedMinVersion:", "0", "SupportedMaxVersion:", "2"),
+                *("FinalizedVersionLevel:", "2", "Epoch:", "0"),
+            ],
         ]
 
 
