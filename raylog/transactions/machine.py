@@ -322,10 +322,15 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
     ) -> Decision | None:
         """No transaction is under way: this may be a retry, or, in version 2, an abort that makes
         sure of it.
+
+        In version 1 a producer that gives up before its first partition was added aborts an empty
+        transaction. There is nothing that it could mean but that, so it succeeds; in Kafka the error
+        ends the producer (librdkafka#4849). After a commit it could mean what was committed.
         """
         ended = TransactionState.COMPLETE_COMMIT if request.commits else TransactionState.COMPLETE_ABORT
         if request.version < VERSION_2:
-            return self._refused(request, 0 if value.state is ended else INVALID_TXN_STATE)
+            is_nothing = value.state is TransactionState.EMPTY and not request.commits
+            return self._refused(request, 0 if value.state is ended or is_nothing else INVALID_TXN_STATE)
         if is_retry:
             if value.state is not ended:
                 return self._refused(request, INVALID_TXN_STATE)
