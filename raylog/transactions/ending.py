@@ -16,7 +16,8 @@ replicated; what is under way has a deadline.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from kio.schema.errors import ErrorCode
@@ -49,14 +50,17 @@ class _Ending:
 
     missing: set[TopicPartition]
     attempts: int = 0
-    is_asking: bool = field(default=False)
+    is_asking: bool = False
 
 
 class Endings:
-    __slots__ = ("_context", "_endings")
+    """``on_complete`` is called with each transactional id whose transaction has ended."""
 
-    def __init__(self, context: TransactionContext) -> None:
+    __slots__ = ("_context", "_endings", "_on_complete")
+
+    def __init__(self, context: TransactionContext, on_complete: Callable[[str], None]) -> None:
         self._context = context
+        self._on_complete = on_complete
         self._endings: dict[str, _Ending] = {}
 
     # -------------------------------------------------------------- a leadership
@@ -177,6 +181,7 @@ class Endings:
             self._later(transactional_id, ending)
         else:
             del self._endings[transactional_id]
+            self._on_complete(transactional_id)
 
     # -------------------------------------------------------------- time
 

@@ -6,6 +6,10 @@ an id is on its way into the log, requests about it are CONCURRENT_TRANSACTIONS,
 repeat. Fencing, retries and what ends how are Kafka's (KIP-98, KIP-360, KIP-890): ``transaction``
 has the steps, this module says which one a request takes, and ``ending`` what follows the decision.
 
+A producer whose transaction has been decided begins the next one at once, mostly before the last
+marker is written; and several leaders add partitions to it at once. Such requests wait until the
+last change is stored, for ``EARLY_MS`` at most: whoever asks would ask again only after 20 ms.
+
 Producer ids come in whole blocks from the controller. A request that needs one when there is none
 waits for the next block.
 """
@@ -72,7 +76,8 @@ TRANSACTION_ABORTABLE = ErrorCode.transaction_abortable.value
 TRANSACTIONAL_ID_NOT_FOUND = ErrorCode.transactional_id_not_found.value
 COORDINATOR_NOT_AVAILABLE = ErrorCode.coordinator_not_available.value
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
-EXPIRE = "expire"
+EXPIRE, EARLY = "expire", "early"
+EARLY_MS = 50
 EXPIRED_AT_ONCE = 500  # records in one batch
 _ID_BYTES_MAX = 32_000  # of a record's key
 
@@ -82,13 +87,16 @@ _STATES = {state.title: state for state in TransactionState}
 
 
 class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply, TransactionRecord]):
-    """``_waiting``: the requests that need a producer id, while a block is asked for."""
+    """``_waiting``: the requests that need a producer id, while a block is asked for. ``_early``: those
+    that add partitions while something else changes, by transactional id and token.
+    """
 
-    __slots__ = ("_endings", "_waiting", "context")
+    __slots__ = ("_early", "_endings", "_waiting", "context")
 
     def __init__(self, settings: TransactionSettings, producer_ids: SpareProducerIds, position: int) -> None:
         self.context: TransactionContext = TransactionContext(settings, producer_ids, position)
-        self._endings = Endings(self.context)
+        self._endings = Endings(self.context, self._changed)
+        self._early: dict[str, dict[int, AddPartitions]] = {}
         self._waiting: list[tuple[int, TransactionRequest]] = []
 
     @property
@@ -110,6 +118,10 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
         waiting, self._waiting = self._waiting, []
         for token, request in waiting:
             self.context.reply(token, self.refuse(request, NOT_COORDINATOR))
+        early, self._early = self._early, {}
+        for those in early.values():
+            for token, begins in those.items():
+                self.context.reply(token, self.refuse(begins, NOT_COORDINATOR))
 
     # -------------------------------------------------------------- requests
 
@@ -130,7 +142,7 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
             case InitTransactionalId():
                 return self._init(token, request)
             case AddPartitions():
-                return self._add(request)
+                return self._add(token, request)
             case VerifyPartitions():
                 return self._verify(request)
             case EndTransaction():
@@ -229,12 +241,12 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
             return TransactionalIdInitialised(0, value.producer_id, value.producer_epoch)
 
         def settled(error: int) -> None:
-            if error:
-                return
-            if last_epoch == NO_EPOCH:
-                self.context.last_epochs.pop(request.transactional_id, None)
-            else:
-                self.context.last_epochs[request.transactional_id] = last_epoch
+            last_epochs = self.context.last_epochs
+            if not error and last_epoch == NO_EPOCH:
+                last_epochs.pop(request.transactional_id, None)
+            elif not error:
+                last_epochs[request.transactional_id] = last_epoch
+            self._changed(request.transactional_id)
 
         return Decided(reply, (_record(request.transactional_id, value),), settled)
 
@@ -260,11 +272,17 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
 
     # -------------------------------------------------------------- partitions
 
-    def _add(self, request: AddPartitions) -> Decision:
+    def _add(self, token: int, request: AddPartitions) -> Decision | None:
         context, transactional_id = self.context, request.transactional_id
         value = context.image.get(transactional_id)
         if value is None:
             return self._refused(request, INVALID_PRODUCER_ID_MAPPING)
+        is_own = (request.producer_id, request.producer_epoch) == transaction.continuation(value)
+        if is_own and (value.state in PREPARED or context.is_changing(transactional_id)):
+            self._early.setdefault(transactional_id, {})[token] = request
+            if (EARLY, transactional_id, token) not in context.timers:
+                context.timers.set((EARLY, transactional_id, token), context.now_ms + EARLY_MS)
+            return None
         if context.is_changing(transactional_id):
             return self._refused(request, CONCURRENT_TRANSACTIONS)
         error = _stranger(value, request.producer_id, request.producer_epoch)
@@ -278,10 +296,24 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
         def settled(error: int) -> None:
             if not error:
                 self._endings.watch(transactional_id)
+            self._changed(transactional_id)
 
         return Decided(
             lambda error: self.refuse(request, state_error(error)), (_record(transactional_id, changed),), settled
         )
+
+    def _changed(self, transactional_id: str) -> None:
+        """A change of this id is stored, or never will be: those that wait are decided about."""
+        for token, request in self._early.pop(transactional_id, {}).items():
+            self.decide_on(token, request)
+            if token not in self._early.get(transactional_id, {}):
+                self.context.timers.cancel((EARLY, transactional_id, token))
+
+    def _was_too_early(self, transactional_id: str, token: int) -> None:
+        request = self._early[transactional_id].pop(token)
+        if not self._early[transactional_id]:
+            del self._early[transactional_id]
+        self.context.reply(token, self.refuse(request, CONCURRENT_TRANSACTIONS))
 
     def _verify(self, request: VerifyPartitions) -> Decision:
         value = self.context.image.get(request.transactional_id)
@@ -369,6 +401,7 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
             self._endings.decided(request.transactional_id, error)
             if raises_epoch and not error:
                 context.last_epochs[request.transactional_id] = request.producer_epoch
+            self._changed(request.transactional_id)
 
         return Decided(reply, (_record(request.transactional_id, prepared),), settled)
 
@@ -415,6 +448,10 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
         if name[0] == EXPIRE:
             self._expire()
             self._expire_later()
+        elif name[0] == EARLY:
+            _, transactional_id, token = name
+            assert isinstance(transactional_id, str) and isinstance(token, int), name
+            self._was_too_early(transactional_id, token)
         else:
             self._endings.timer_fired(name)
 
@@ -439,7 +476,10 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
 
     def check(self, *, leads: bool) -> None:
         self._endings.check(leads=leads)
-        assert leads or not self._waiting, f"{len(self._waiting)} requests wait at a follower"
+        assert leads or not (self._waiting or self._early), "requests wait at a follower"
+        for transactional_id, those in self._early.items():
+            waits = all((EARLY, transactional_id, token) in self.context.timers for token in those)
+            assert those and waits, f"{transactional_id}: {list(those)} could wait for ever"
         for transactional_id, value in self.context.image.items():
             assert 0 <= value.producer_epoch <= EPOCH_MAX, f"{transactional_id}: {value}"
             assert value.partitions or value.state is not TransactionState.ONGOING, f"{transactional_id}: {value}"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.transactions.records import TransactionState
 from raylog.transactions.requests import (
+    AddPartitions,
     EndTransaction,
     MarkersWritten,
+    PartitionsAdded,
     TransactionEnded,
     VerifyPartitions,
     WriteMarkers,
@@ -21,6 +25,7 @@ CONCURRENT = ErrorCode.concurrent_transactions
 FENCED = ErrorCode.producer_fenced
 INVALID_STATE = ErrorCode.invalid_txn_state
 NO_SUCH_PRODUCER = ErrorCode.invalid_producer_id_mapping
+NOT_COORDINATOR = ErrorCode.not_coordinator
 NOT_LEADER = ErrorCode.not_leader_or_follower
 
 versions = pytest.mark.parametrize("version", [0, 2], ids=["v1", "v2"])
@@ -80,7 +85,57 @@ def test_an_end_while_the_last_one_completes_is_concurrent(version: int) -> None
     assert ends.end(producer_id, 0, version=version).error == CONCURRENT
     assert ends.end(producer_id, 0, commits=False, version=version).error == INVALID_STATE
     assert ends.init().error == CONCURRENT
-    assert ends.add(producer_id, 1 if version else 0, version=version) == CONCURRENT
+
+
+@versions
+def test_the_next_transaction_waits_a_moment_for_the_last_one(version: int) -> None:
+    ends, producer_id = begun(version)
+    ends.end(producer_id, 0, version=version)
+    epoch = 1 if version else 0
+    begins = AddPartitions(ID, producer_id, epoch, (T1, U0), version)
+    first, second = ends.ask(begins), ends.ask(replace(begins, partitions=(T0,)))
+    assert first not in ends.replies and ends.state is TransactionState.PREPARE_COMMIT
+    ends.write_markers()
+    assert ends.state is TransactionState.ONGOING and ends.value.partitions == {T0, T1, U0}
+    assert ends.replies[first] == PartitionsAdded(((T1, 0), (U0, 0)))
+    assert ends.replies[second] == PartitionsAdded(((T0, 0),)), "behind the first"
+    ends.end(producer_id, epoch, version=version)
+    late = ends.ask(replace(begins, producer_epoch=epoch + 1 if version else epoch))
+    ends.sleep(49)
+    assert late not in ends.replies
+    ends.sleep(1)
+    assert ends.replies[late] == PartitionsAdded(((T1, CONCURRENT), (U0, CONCURRENT)))
+    lost = ends.ask(replace(begins, producer_epoch=epoch + 1 if version else epoch))
+    ends.failover()
+    assert ends.replies[lost] == PartitionsAdded(((T1, NOT_COORDINATOR), (U0, NOT_COORDINATOR)))
+
+
+def test_partitions_that_several_leaders_add_at_once_are_all_added() -> None:
+    ends = TransactionEnds()
+    producer_id = ends.init().producer_id
+    ends.is_replicating = False
+    tokens = [ends.ask(AddPartitions(ID, producer_id, 0, (each,), 2)) for each in (T0, T1, U0)]
+    ends.replicate()
+    ends.is_replicating = True
+    ends.replicate()
+    assert [ends.replies[each] for each in tokens] == [PartitionsAdded(((each, 0),)) for each in (T0, T1, U0)]
+    assert ends.value.partitions == {T0, T1, U0}
+
+
+def test_whoever_waits_while_the_transaction_is_decided_is_fenced() -> None:
+    ends, producer_id = begun(2)
+    ends.is_replicating = False
+    ends.ask(EndTransaction(ID, producer_id, 0, True, 2))
+    late = ends.ask(AddPartitions(ID, producer_id, 0, (T1,), 2))
+    assert late not in ends.replies
+    ends.replicate()
+    assert ends.replies[late] == PartitionsAdded(((T1, FENCED),))
+
+
+def test_a_late_produce_of_the_transaction_that_ends_does_not_wait() -> None:
+    ends, producer_id = begun(2)
+    ends.end(producer_id, 0, version=2)
+    assert ends.add(producer_id, 0, T1, version=2) == FENCED
 
 
 @versions
