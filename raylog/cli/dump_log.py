@@ -42,7 +42,8 @@ def dump_log(
         ),
     ] = False,
     transaction_log_decoder: Annotated[
-        bool, typer.Option("--transaction-log-decoder", help="Refused: raylog has no transactions yet.")
+        bool,
+        typer.Option("--transaction-log-decoder", help="Refused: records of __transaction_state are not printed yet."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -53,7 +54,7 @@ def dump_log(
     damaged.
     """
     if transaction_log_decoder:
-        raise ConfigError("--transaction-log-decoder: raylog has no transactions yet, and so no log of their states")
+        raise ConfigError("--transaction-log-decoder: records of __transaction_state are not printed yet")
     if offsets_decoder and cluster_metadata_decoder:
         raise typer.BadParameter("give one of --offsets-decoder and --cluster-metadata-decoder")
     damaged = False

@@ -222,7 +222,9 @@ def test_the_offsets_that_a_cluster_has_written_are_decoded(tmp_path: Path) -> N
 
 def test_a_decoder_is_refused_where_it_can_decode_nothing(log_file: Path, metadata_folder: Path) -> None:
     refused = run(log_file, "--transaction-log-decoder")
-    assert isinstance(refused.exception, ConfigError) and "raylog has no transactions yet" in str(refused.exception)
+    assert isinstance(refused.exception, ConfigError) and "__transaction_state are not printed yet" in str(
+        refused.exception
+    )
     refused = run(log_file, "--cluster-metadata-decoder")
     assert isinstance(refused.exception, ConfigError) and "is no file of a controller" in str(refused.exception)
     assert run(metadata_folder, "--cluster-metadata-decoder").stdout == run(metadata_folder).stdout
