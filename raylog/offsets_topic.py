@@ -1,6 +1,7 @@
-"""``__consumer_offsets``: which of its partitions a group, and so its coordinator, belongs to.
+"""``__consumer_offsets`` and ``__transaction_state``: which of its partitions a group or a
+transactional id, and so its coordinator, belongs to.
 
-Kafka hashes the group id with Java's ``String.hashCode`` (over UTF-16 code units) and takes its
+Kafka hashes the id with Java's ``String.hashCode`` (over UTF-16 code units) and takes its
 absolute value modulo the number of partitions, −2**31 counting as 0. The number of partitions
 therefore never changes.
 """
@@ -8,7 +9,8 @@ therefore never changes.
 from __future__ import annotations
 
 OFFSETS_TOPIC = "__consumer_offsets"
-OFFSETS_TOPIC_PARTITIONS = 50
+TRANSACTIONS_TOPIC = "__transaction_state"
+OFFSETS_TOPIC_PARTITIONS = 50  # and as many of __transaction_state
 
 
 def java_string_hash(text: str) -> int:
@@ -20,7 +22,9 @@ def java_string_hash(text: str) -> int:
     return hash - (1 << 32) if hash & 0x80000000 else hash
 
 
-def partition_for(group_id: str, partitions: int = OFFSETS_TOPIC_PARTITIONS) -> int:
-    """The partition of ``__consumer_offsets`` whose leader coordinates the group."""
-    hash = java_string_hash(group_id)
+def partition_for(id: str, partitions: int = OFFSETS_TOPIC_PARTITIONS) -> int:
+    """The partition of ``__consumer_offsets`` whose leader coordinates the group of that id; that of
+    ``__transaction_state`` for a transactional id.
+    """
+    hash = java_string_hash(id)
     return (0 if hash == -(1 << 31) else abs(hash)) % partitions

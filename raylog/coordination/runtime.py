@@ -35,25 +35,32 @@ from raylog.coordination.early_requests import CancellableTimer, EarlyRequests
 from raylog.coordination.events import (
     Append,
     Appended,
+    Applicable,
     ConnectionClosed,
     CoordinatorRequestReceived,
     CoordinatorTicked,
     Effect,
     Elected,
+    EndOfTransaction,
     Event,
     HighWatermarkRose,
+    MarkerAppended,
+    OfTransaction,
     Replayed,
     ReplyT,
     RequestT,
     Resigned,
     TopicsKnown,
+    Transactional,
 )
 from raylog.coordination.machine import CoordinatorKind
 from raylog.errors import ProtocolError
+from raylog.log.cleaned_transactions import marker_of
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.records.batch import batches
 from raylog.records.codec import RecordBatchBuilder, light_records
+from raylog.records.control import Marker
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.events import ProducePartitionResult
 from raylog.replication.leaderships import (
@@ -62,7 +69,9 @@ from raylog.replication.leaderships import (
     LeadershipBegan,
     LeadershipEnded,
     LeadershipExpected,
+    TransactionEnded,
 )
+from raylog.replication.transaction_events import NO_LEAVE
 from raylog.types import TopicIdPartition
 
 logger = logging.getLogger("raylog.coordination")
@@ -84,9 +93,10 @@ class Replicas(Protocol):
         batch: bytes,
         leader_epoch: int,
         then: Callable[[ProducePartitionResult], None],
+        leave: int,
     ) -> None:
         """Append it if this process leads in that epoch; ``then`` is called in the same turn of the
-        loop, perhaps after this returns.
+        loop, perhaps after this returns. ``leave``: to begin a transaction there (LeaveGiven).
 
         Appends keep their order.
         """
@@ -207,6 +217,9 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
                     self._resign(partition)
             case LeadershipBegan(_, leader_epoch, start_offset):
                 self._began(partition, leader_epoch, start_offset)
+            case TransactionEnded(_, end_offset, end):
+                ended = EndOfTransaction(end.producer_id, end.marker is Marker.COMMIT)
+                self._handle(partition, MarkerAppended(end_offset, ended))
             case HighWatermarkMoved(_, high_watermark):
                 self._moved(partition, high_watermark)
             case LeadershipExpected(_, is_expected):
@@ -295,13 +308,18 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
             partition.is_loading = True
             self._clock.call_later(0, loaded)  # others get their turn in between
 
-    def _records_of(self, data: bytes | bytearray | memoryview, position: int, *, where: str) -> tuple[KeyedT, ...]:
-        """The records of whole batches from ``position`` on. What can't be read is named in the
-        server's log and passed over.
+    def _records_of(
+        self, data: bytes | bytearray | memoryview, position: int, *, where: str
+    ) -> tuple[Applicable[KeyedT], ...]:
+        """What whole batches say from ``position`` on. What can't be read is named in the server's
+        log and passed over.
         """
-        records = []
+        found: list[Applicable[KeyedT]] = []
         for batch in batches(data):
             if batch.is_control:
+                marker = marker_of(batch) if batch.base_offset >= position else None
+                if marker is not None:
+                    found.append(EndOfTransaction(batch.producer_id, marker is Marker.COMMIT))
                 continue
             for light in light_records(batch):
                 if light.offset < position:
@@ -312,8 +330,8 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
                     logger.error("%s: offset %d is passed over: %s", where, light.offset, error)
                     continue
                 if record is not None:
-                    records.append(record)
-        return tuple(records)
+                    found.append(OfTransaction(batch.producer_id, record) if batch.is_transactional else record)
+        return tuple(found)
 
     # ------------------------------------------------------------------ the coordinators
 
@@ -344,15 +362,20 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
             end = result.base_offset + len(effect.records)
             self._handle(partition, Appended(effect.sequence, end if not result.error else -1, result.error))
 
-        self._replicas.append(partition.id, self._batch_of(effect.records), effect.leader_epoch, appended)
+        leave = effect.transactional.leave if effect.transactional is not None else NO_LEAVE
+        batch = self._batch_of(effect.records, effect.transactional)
+        self._replicas.append(partition.id, batch, effect.leader_epoch, appended, leave)
 
-    def _batch_of(self, records: Sequence[KeyedT]) -> bytes:
-        builder = RecordBatchBuilder()
+    def _batch_of(self, records: Sequence[KeyedT], of: Transactional | None) -> bytes:
+        builder = RecordBatchBuilder(is_transactional=of is not None)
         wall_ms = self._clock.wall_ms()
         for record in records:
             key, value = self.kind.encode(record)
             builder.append(timestamp_ms=wall_ms, key=key, value=value)
-        return bytes(builder.build())
+        if of is None:
+            return bytes(builder.build())
+        # Kafka's coordinators write sequence 0, too, and no broker looks at it.
+        return bytes(builder.build(producer_id=of.producer_id, producer_epoch=of.producer_epoch, base_sequence=0))
 
     def _set_timer(self) -> None:
         coordinators = [each.coordinator for each in self._partitions.values() if each.coordinator is not None]

@@ -88,11 +88,16 @@ class CoordinatorProcess(ReplicaProcess, Generic[RequestT, ReplyT, KeyedT]):
         return replica.log if replica is not None else None
 
     def append(
-        self, id: TopicIdPartition, batch: bytes, leader_epoch: int, then: Callable[[ProducePartitionResult], None]
+        self,
+        id: TopicIdPartition,
+        batch: bytes,
+        leader_epoch: int,
+        then: Callable[[ProducePartitionResult], None],
+        leave: int,
     ) -> None:
         token = self.new_token()
         self._inside[token] = then
-        self.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch))
+        self.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch, leave))
 
     def answer(self, token: int, reply: Any) -> None:
         then = self._inside.pop(token, None)

@@ -116,7 +116,7 @@ class WireReplicaProcess(CoordinatorProcess[GroupRequest, GroupReply, GroupRecor
         token = self._park(request, lambda reply: produce.entity(body, reply, request.version))
         if body.acks == 0:
             del self._asked[token]
-        self.handle(produce.event(body, token, self._names))
+        self.handle(produce.event(body, token, self._names, request.version))
         if body.acks:
             self._parked(request, token)
         else:
