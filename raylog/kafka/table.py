@@ -111,6 +111,13 @@ DESCRIBE_PRODUCERS = ApiSpec(
         "topics", "TopicResponse", "partitions", "PartitionResponse", "partition_index",
     ),
 )  # fmt: skip
+WRITE_TXN_MARKERS = ApiSpec(
+    27,
+    "WriteTxnMarkers",
+    ApiOwner.LEADER,
+    range(1, 3),
+    (_cluster(Operation.CLUSTER_ACTION), _cluster(Operation.ALTER)),
+)
 DESCRIBE_LOG_DIRS = ApiSpec(
     35,
     "DescribeLogDirs",
@@ -280,9 +287,8 @@ def _owned_by(owner: ApiOwner) -> tuple[ApiSpec, ...]:
     return tuple(spec for spec in APIS if spec.owner is owner)
 
 
-OF_LEADERS, OF_CONTROLLER, OF_GROUPS = map(
-    _owned_by, (ApiOwner.LEADER, ApiOwner.CONTROLLER, ApiOwner.GROUP_COORDINATOR)
-)
+OF_LEADERS = tuple(spec for spec in _owned_by(ApiOwner.LEADER) if spec.partitions is not None)
+OF_CONTROLLER, OF_GROUPS = map(_owned_by, (ApiOwner.CONTROLLER, ApiOwner.GROUP_COORDINATOR))
 """Those that a Broker passes on in one way each: split by partition, as they are, and split by
 group.
 """
