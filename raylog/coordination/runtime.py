@@ -416,6 +416,11 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         """The partitions that have a coordinator, whatever its role."""
         return [number for number, each in self._partitions.items() if each.coordinator is not None]
 
+    def led(self, number: int) -> tuple[TopicIdPartition, int] | None:
+        """The partition of that number and the epoch in which this process leads it, if it does."""
+        partition = self._partitions.get(number)
+        return (partition.id, partition.leader_epoch) if partition is not None and partition.leader_epoch >= 0 else None
+
     def coordinator_of(self, number: int) -> PartitionCoordinator[RequestT, ReplyT, KeyedT] | None:
         partition = self._partitions.get(number)
         return partition.coordinator if partition is not None else None

@@ -168,6 +168,13 @@ OFFSET_FETCH = ApiSpec(
     groups=GroupSplit("groups", "groups", "group_id", first_version=8),
     refused_at=ErrorPlace.OUTERMOST,
 )
+TXN_OFFSET_COMMIT = ApiSpec(
+    28,
+    "TxnOffsetCommit",
+    ApiOwner.GROUP_COORDINATOR,
+    range(6),
+    (Permission(Operation.WRITE, Resource.TRANSACTIONAL_ID), _group(Operation.READ), _topic(Operation.READ)),
+)
 JOIN_GROUP = ApiSpec(11, "JoinGroup", ApiOwner.GROUP_COORDINATOR, range(10), (_group(Operation.READ),))
 HEARTBEAT = ApiSpec(12, "Heartbeat", ApiOwner.GROUP_COORDINATOR, range(5), (_group(Operation.READ),))
 LEAVE_GROUP = ApiSpec(

@@ -35,7 +35,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
-from raylog.client.links.address import ClusterAddress
 from raylog.control.session import (
     SHUT_DOWN,
     AlterPartitionAnswer,
@@ -94,7 +93,7 @@ from raylog.replication.events import (
 from raylog.replication.host import ReplicaHost
 from raylog.replication.leaderships import Leadership
 from raylog.replication.replica import Replica
-from raylog.replication.transaction_events import VerifyTransaction
+from raylog.replication.transaction_events import LeaveGiven, LeaveWanted, VerifyTransaction
 from raylog.server import follower_fetches, log_work
 from raylog.server.apis import fetch, log_dirs, markers, offsets, produce, producers, repairs, whereabouts
 from raylog.server.apis.entities import TopicNames
@@ -174,11 +173,11 @@ class ReplicaServer:
             cluster_id=self._disk.cluster_id,
             on_event=self._driver.handle,
         )
-        self._coordinators = TransactionLinks(self._address, self._driver.handle)
+        self._coordinators = TransactionLinks(self._disk, lambda: self._session.controller(), self._driver.handle)
         self._unanswered: dict[int, Request] = {}  # with acks 0, not appended yet
         self._over: asyncio.Future[str] | None = None
         self._stopping = False
-        self._groups = GroupCoordinators.on(self, config=groups)
+        self._groups = GroupCoordinators.on(self, self._want_leave, config=groups)
         self._session = SessionClient(
             Path(spec.disk),
             self._identity,
@@ -285,13 +284,6 @@ class ReplicaServer:
         for log in self._host.logs():
             log.close(clean=False)
         self._host = ReplicaHost(self._identity, broker_of(self._spec.node_id), HostConfig())
-
-    def _address(self) -> ClusterAddress:
-        """The cluster as its own process finds it."""
-        active = self._session.controller()
-        endpoints = (active[1],) if active is not None else ()
-        secret, cluster_id = self._disk.secret.encode(), self._disk.cluster_id
-        return ClusterAddress("raylog", "raylog", cluster_id, (*endpoints, *self._disk.controllers), secret)
 
     def _hello(self) -> Hello:
         return Hello(
@@ -536,6 +528,9 @@ class ReplicaServer:
         """
         token = self._park(_Inside(lambda reply: then(reply.partitions[0])), _as_it_is)
         self._driver.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch, leave))
+
+    def _want_leave(self, wanted: Callable[[int], LeaveWanted], then: Callable[[LeaveGiven], None]) -> None:
+        self._driver.handle(wanted(self._park(_Inside(then), _as_it_is)))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
         """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is

@@ -24,8 +24,10 @@ from raylog.client.config import AdminConfig
 from raylog.client.groups.coordinator_link import CoordinatorLink
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.link import ClusterLink
+from raylog.disks.disk import Disk
 from raylog.offsets_topic import TRANSACTIONS_TOPIC, partition_for
 from raylog.replication.transaction_events import TransactionVerified, VerifyTransaction
+from raylog.types import Endpoint
 
 TIMEOUT_MS: Final = 10_000
 TOGETHER_MAX: Final = 1_000
@@ -64,10 +66,16 @@ class _OpenQuestion:
 
 
 class TransactionLinks:
-    """On the event loop. ``address``: of the cluster, wanted with the first question."""
+    """On the event loop. ``controller``: the active one's broker and address, as far as is known."""
 
-    def __init__(self, address: Callable[[], ClusterAddress], on_event: Callable[[TransactionVerified], None]) -> None:
-        self._address = address
+    def __init__(
+        self,
+        disk: Disk,
+        controller: Callable[[], tuple[int, Endpoint] | None],
+        on_event: Callable[[TransactionVerified], None],
+    ) -> None:
+        self._disk = disk
+        self._controller = controller
         self._on_event = on_event
         self._link: ClusterLink | None = None
         self._queues: dict[int, list[_OpenQuestion]] = {}  # by partition of ``__transaction_state``
@@ -119,6 +127,11 @@ class TransactionLinks:
             else:
                 self._on_event(TransactionVerified(order.question, error))
         return again
+
+    def _address(self) -> ClusterAddress:
+        active = self._controller()
+        bootstrap = (*((active[1],) if active is not None else ()), *self._disk.controllers)
+        return ClusterAddress("raylog", "raylog", self._disk.cluster_id, bootstrap, self._disk.secret.encode())
 
     def _coordinator(self, partition: int) -> CoordinatorLink:
         if self._link is None:

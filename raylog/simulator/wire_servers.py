@@ -61,7 +61,7 @@ class WireReplicaProcess(CoordinatorProcess[GroupRequest, GroupReply, GroupRecor
             table.FETCH: self._fetch_records,
             table.LIST_OFFSETS: self._list_offsets,
             table.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
-            **GroupCoordinators(self.runtime).handlers(),
+            **GroupCoordinators(self.runtime, self.want_leave).handlers(),
         }
         self._server = Server(
             {

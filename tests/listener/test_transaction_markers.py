@@ -11,11 +11,12 @@ import pytest
 import raw_requests
 from kio.schema.errors import ErrorCode
 from outside import Client, fetch, produce, request
-from raw_requests import ask, end_of, endpoint_of, part
+from raw_requests import ask, end_of, endpoint_of, eventually, part
 
 from raylog.client.links import requests
 from raylog.client.sync import AdminClient
 from raylog.kafka import table
+from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.records.codec import encode_values
 from raylog.replication.transaction_events import TransactionVerified, VerifyTransaction
 from raylog.server.transaction_links import TransactionLinks
@@ -202,3 +203,80 @@ def test_kafkas_reader_of_committed_records_stops_at_the_open_transaction(
     client().ask(markers({topic: (0,)}, commit=False))
     found = client().ask(body).responses[0].partitions[0]
     assert (found.last_stable_offset, found.high_watermark) == (2, 2)
+
+
+# ------------------------------------------------------------------ groups
+
+
+def commit_offset(group: str, topic: str, offset: int, *, version: int = 5, **fields: object) -> object:
+    more = {"generation_id": -1, "member_id": "", "group_instance_id": None} if version >= 3 else {}
+    return request(
+        table.TXN_OFFSET_COMMIT.key,
+        version,
+        transactional_id="t",
+        group_id=group,
+        producer_id=PRODUCER,
+        producer_epoch=0,
+        topics=lambda module: tuple(
+            module.TxnOffsetCommitRequestTopic(
+                name=name,
+                partitions=(
+                    module.TxnOffsetCommitRequestPartition(
+                        partition_index=number, committed_offset=offset, committed_metadata=None
+                    ),
+                ),
+            )
+            for name, number in ((topic, 0), (topic, 9), ("nowhere", 0))
+        ),
+        **(more | fields),
+    )
+
+
+def committed(client: Client, group: str, topic: str, *, stable: bool = True) -> tuple[int, ErrorCode]:
+    body = request(
+        table.OFFSET_FETCH.key,
+        7,
+        group_id=group,
+        require_stable=stable,
+        topics=lambda module: (module.OffsetFetchRequestTopic(name=topic, partition_indexes=(0,)),),
+    )
+    (found,) = client.ask(body).topics[0].partitions
+    return found.committed_offset, found.error_code
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_groups_offsets_count_with_the_marker_in_its_partition(
+    running: InProcessCluster, client: Open, new_topic: NewTopicOf, coordinator: Coordinator, commit: bool
+) -> None:
+    topic = new_topic((0,))
+    group = f"group-{commit}"
+    number = partition_for(group)
+    body = request(table.FIND_COORDINATOR.key, 4, key_type=0, coordinator_keys=(group,))
+    place = client().ask(body).coordinators[0]
+    there = client(place.node_id)
+    answered = there.ask(commit_offset(group, topic, 5))
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert [each.partitions[0].error_code for each in answered.topics] == [ErrorCode.none, unknown, unknown]
+    (question,) = coordinator.asked
+    assert (question.topic, question.partition, question.membership.adds) == (OFFSETS_TOPIC, number, True)
+    assert committed(there, group, topic) == (-1, ErrorCode.unstable_offset_commit)
+    assert committed(there, group, topic, stable=False) == (-1, ErrorCode.none)
+    assert errors(there.ask(markers({OFFSETS_TOPIC: (number,)}, commit=commit))) == [ErrorCode.none]
+    expected = (5 if commit else -1, ErrorCode.none)
+    eventually(lambda: committed(there, group, topic) == expected, "the marker is applied")
+    coordinator.error = ErrorCode.transaction_abortable
+    for version, told in ((3, NOT_OPEN), (4, ErrorCode.transaction_abortable)):
+        late = there.ask(commit_offset(group, topic, 7, version=version))
+        assert late.topics[0].partitions[0].error_code is told
+    coordinator.error = ErrorCode.not_coordinator
+    later = there.ask(commit_offset(group, topic, 7))
+    assert later.topics[0].partitions[0].error_code is ErrorCode.coordinator_not_available
+    assert committed(there, group, topic) == expected
+
+
+def test_a_commit_goes_to_the_groups_coordinator(client: Open, new_topic: NewTopicOf) -> None:
+    topic, group = new_topic((0,)), "elsewhere"
+    body = request(table.FIND_COORDINATOR.key, 4, key_type=0, coordinator_keys=(group,))
+    place = client().ask(body).coordinators[0]
+    answered = client((place.node_id + 1) % 3).ask(commit_offset(group, topic, 5))
+    assert answered.topics[0].partitions[0].error_code is ErrorCode.not_coordinator

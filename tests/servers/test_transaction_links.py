@@ -65,7 +65,7 @@ class Bench:
         self.answered: list[tuple[int, int]] = []
         self.coordinator = Coordinator(judge)
         self.asked_of: list[int] = []
-        self.links = TransactionLinks(lambda: None, self._heard)  # type: ignore[arg-type,return-value]
+        self.links = TransactionLinks(None, lambda: None, self._heard)  # type: ignore[arg-type]
 
         def coordinator_of(links: TransactionLinks, partition: int) -> Coordinator:
             self.asked_of.append(partition)
