@@ -221,8 +221,8 @@ class Log:
 
     @property
     def stable_end_offset(self) -> int:
-        """Everything below is final: committed, and of no transaction that is open."""
-        return self.transactions.stable_end(self.high_watermark)
+        """Everything below is final: committed, and of no transaction that is open. Never below the log's start."""
+        return max(self.log_start_offset, self.transactions.stable_end(self.high_watermark))
 
     @property
     def has_rolled_unflushed(self) -> bool:
