@@ -88,6 +88,23 @@ def test_a_marker_counts_in_its_place_among_the_records() -> None:
     assert bench.committed() == 7
 
 
+def test_a_marker_that_overtakes_a_write_counts_before_it() -> None:
+    """The coordinator has ordered the append, and the marker is appended first."""
+    bench = Bench()
+    bench.commit_in_transaction(5)
+    partitions = (CommittedPartition("t", 0, 7),)
+    request = TxnOffsetCommit(GROUP, partitions, 1, 0, TransactionMembership("x"))
+    bench.asked.append(99)
+    now = bench.now_ms, bench.wall_ms
+    (order,) = bench.coordinator.handle(CoordinatorRequestReceived(99, request), *now)
+    assert isinstance(order, Append)
+    bench.end_transaction(1, commit=False)
+    bench._append(order)
+    assert error_of(bench, 99) == 0 and stable(bench).error == UNSTABLE
+    bench.end_transaction(1)
+    assert bench.committed() == 7
+
+
 def test_offsets_of_other_producers_and_a_plain_fetch_are_not_held_up() -> None:
     bench = Bench()
     bench.commit_in_transaction(5, 1)

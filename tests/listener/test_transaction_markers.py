@@ -6,6 +6,7 @@ The coordinators are the test's: what leaders would ask them is answered here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import raw_requests
@@ -13,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from outside import Client, fetch, produce, request
 from raw_requests import ask, end_of, endpoint_of, eventually, part
 
+from raylog.client.admin.admin import NewTopic
 from raylog.client.links import requests
 from raylog.client.sync import AdminClient
 from raylog.kafka import table
@@ -20,7 +22,7 @@ from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.records.codec import encode_values
 from raylog.replication.transaction_events import TransactionVerified, VerifyTransaction
 from raylog.server.transaction_links import TransactionLinks
-from raylog.testing.in_process import InProcessCluster
+from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.core
@@ -240,7 +242,10 @@ def committed(client: Client, group: str, topic: str, *, stable: bool = True) ->
         require_stable=stable,
         topics=lambda module: (module.OffsetFetchRequestTopic(name=topic, partition_indexes=(0,)),),
     )
-    (found,) = client.ask(body).topics[0].partitions
+    reply = client.ask(body)
+    if reply.error_code is not ErrorCode.none:  # it has just been started
+        return -1, reply.error_code
+    (found,) = reply.topics[0].partitions
     return found.committed_offset, found.error_code
 
 
@@ -280,3 +285,42 @@ def test_a_commit_goes_to_the_groups_coordinator(client: Open, new_topic: NewTop
     place = client().ask(body).coordinators[0]
     answered = client((place.node_id + 1) % 3).ask(commit_offset(group, topic, 5))
     assert answered.topics[0].partitions[0].error_code is ErrorCode.not_coordinator
+
+
+def test_a_restarted_coordinator_knows_what_was_committed_aborted_and_is_open(
+    tmp_path: Path, coordinator: Coordinator
+) -> None:
+    """It reads records and markers from its log."""
+    groups = {"committed": True, "aborted": False, "open": None}
+    numbers = {group: partition_for(group) for group in groups}
+    assert len(set(numbers.values())) == len(groups)
+    with cluster(brokers=1, folder=tmp_path) as running, AdminClient(running.address) as admin:
+        admin.create_topics([NewTopic("t", 1, 1)])
+        there = Client(running, 0)
+        there.ask(request(table.FIND_COORDINATOR.key, 4, key_type=0, coordinator_keys=tuple(groups)))
+        for group, commit in groups.items():
+            assert there.ask(commit_offset(group, "t", 5)).topics[0].partitions[0].error_code is ErrorCode.none
+            if commit is not None:
+                marker = markers({OFFSETS_TOPIC: (numbers[group],)}, commit=commit)
+                assert errors(there.ask(marker)) == [ErrorCode.none]
+        there.close()
+    with cluster(brokers=1, folder=tmp_path) as running:
+        there = Client(running, 0)
+        there.ask(request(table.FIND_COORDINATOR.key, 4, key_type=0, coordinator_keys=tuple(groups)))
+
+        def found() -> dict[str, tuple[int, ErrorCode]]:
+            return {group: committed(there, group, "t") for group in groups}
+
+        expected = {
+            "committed": (5, ErrorCode.none),
+            "aborted": (-1, ErrorCode.none),
+            "open": (-1, ErrorCode.unstable_offset_commit),
+        }
+        eventually(lambda: found() == expected, "all is read")
+        asked = len(coordinator.asked)
+        assert there.ask(commit_offset("open", "t", 6)).topics[0].partitions[0].error_code is ErrorCode.none
+        assert len(coordinator.asked) == asked, "the transaction is open"
+        assert errors(there.ask(markers({OFFSETS_TOPIC: (numbers["open"],)}))) == [ErrorCode.none]
+        expected["open"] = (6, ErrorCode.none)
+        eventually(lambda: found() == expected, "the transaction of before is committed")
+        there.close()

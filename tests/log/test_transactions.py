@@ -236,7 +236,7 @@ def test_a_transaction_whose_first_records_retention_deletes_stays_open(machine:
     log = machine.log
     log.high_watermark = log.log_end_offset
     machine.wall_ms += 10
-    assert log.delete_old_segments(machine.wall_ms) and 0 < log.log_start_offset
+    assert log.delete_old_segments(machine.wall_ms) and log.log_start_offset > 0
     log.checkpoint()
     if how == "is closed":
         machine.reopen()
