@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from raylog.records.record import Record
 
 POLL_S = 0.2
+
+
+class Isolation(Enum):
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
 
 
 def consume(
@@ -37,6 +43,9 @@ def consume(
     timeout_ms: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many milliseconds without a record.", show_default=False)
     ] = None,
+    isolation_level: Annotated[
+        Isolation, typer.Option(help="read_committed leaves out records of aborted and open transactions.")
+    ] = Isolation.READ_UNCOMMITTED,
     print_key: Annotated[bool, typer.Option("--print-key", help="Print KEY, a tab, VALUE.")] = False,
     config: ConsumerConfig = None,
     folder: Folder = None,
@@ -53,7 +62,10 @@ def consume(
         raise typer.BadParameter("--offset needs exactly one --partition")
     if offset is not None and from_beginning:
         raise typer.BadParameter("give --offset or --from-beginning, not both")
-    with open_consumer(folder, address, timeout, parse_configs(config)) as consumer:
+    options = parse_configs(config)
+    if isolation_level is not Isolation.READ_UNCOMMITTED:
+        options["isolation.level"] = isolation_level.value
+    with open_consumer(folder, address, timeout, options) as consumer:
         numbers = partition if partition is not None else list(range(consumer.partitions_for(topic)))
         chosen = [TopicPartition(topic, number) for number in numbers]
         consumer.assign(chosen)

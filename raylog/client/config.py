@@ -252,6 +252,11 @@ class ConsumerConfig(ClientConfig):
         return value
 
     @property
+    def reads_committed(self) -> bool:
+        """Whether records of aborted and open transactions are left out."""
+        return self.isolation_level == "read_committed"
+
+    @property
     def auto_commits(self) -> bool:
         return self.group_id is not None and self.enable_auto_commit is not False
 
@@ -270,12 +275,6 @@ class ConsumerConfig(ClientConfig):
             raise ValueError(
                 f"heartbeat.interval.ms={self.heartbeat_interval_ms:g} must be below "
                 f"session.timeout.ms={self.session_timeout_ms:g}; a third of it is usual"
-            )
-        if self.isolation_level == "read_committed":
-            raise ValueError(
-                "isolation.level=read_committed is not supported before transactions are. Until then only a folder that "
-                "Apache Kafka wrote can hold records that were not committed: read it with raylog.spark, raylog.data "
-                "or a Kafka client"
             )
         if self.allow_auto_create_topics:
             raise ValueError(

@@ -10,6 +10,9 @@ are applied to the machine before either. Errors are those of the log.
 ``ask`` puts a question to other processes. The answer goes to whoever asked, unless the leadership
 has ended by then.
 
+A marker that ends a transaction in the log stands among the pending writes, so that it is applied in
+its place. Replicated records of a transaction are applied as such, and count when it is committed.
+
 Invariants: pending writes are in log order, and so are their ends.
 """
 
@@ -24,12 +27,16 @@ from kio.schema.errors import ErrorCode
 
 from raylog.coordination.events import (
     Append,
+    Applicable,
     AskOthers,
     Effect,
+    EndOfTransaction,
+    OfTransaction,
     OutsideAnswer,
     OutsideQuestion,
     ReplyT,
     SendCoordinatorReply,
+    Transactional,
 )
 from raylog.timers import Timers
 
@@ -51,14 +58,32 @@ KeyedT = TypeVar("KeyedT", bound=Keyed)
 
 
 class _PendingAppend(Generic[KeyedT]):
-    __slots__ = ("answered", "end_offset", "records", "sequence", "settled")
+    """``sequence`` 0: a marker, ``end``."""
 
-    def __init__(self, sequence: int, records: tuple[KeyedT, ...], answered: Outcome, settled: Outcome) -> None:
+    __slots__ = ("answered", "end", "end_offset", "records", "sequence", "settled", "transactional")
+
+    def __init__(
+        self,
+        sequence: int,
+        records: tuple[KeyedT, ...],
+        answered: Outcome | None,
+        settled: Outcome,
+        transactional: Transactional | None = None,
+    ) -> None:
         self.sequence = sequence
         self.records = records
-        self.answered: Outcome | None = answered
+        self.transactional = transactional
+        self.end: EndOfTransaction | None = None
+        self.answered = answered
         self.settled = settled
         self.end_offset = -1
+
+    def applied(self) -> Iterator[Applicable[KeyedT]]:
+        """What is applied when it is replicated."""
+        if self.end is not None:
+            yield self.end
+        for record in self.records:
+            yield record if self.transactional is None else OfTransaction(self.transactional.producer_id, record)
 
 
 def ignore(error: int) -> None:
@@ -107,15 +132,22 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
     def reply(self, token: int, reply: ReplyT) -> None:
         self.effects.append(SendCoordinatorReply(token, reply))
 
-    def write(self, records: tuple[KeyedT, ...], answered: Outcome = ignore, *, settled: Outcome = ignore) -> None:
+    def write(
+        self,
+        records: tuple[KeyedT, ...],
+        answered: Outcome = ignore,
+        *,
+        settled: Outcome = ignore,
+        transactional: Transactional | None = None,
+    ) -> None:
         """Put records into the log, as one batch."""
         assert records
         self._last_sequence += 1
-        pending = _PendingAppend(self._last_sequence, records, answered, settled)
+        pending = _PendingAppend(self._last_sequence, records, answered, settled, transactional)
         self._pending.append(pending)
         self._pending_keys.update(record.key for record in records)
         self.timers.set((WRITE, pending.sequence), self.now_ms + self.write_timeout_ms)
-        self.effects.append(Append(pending.sequence, self.leader_epoch, records))
+        self.effects.append(Append(pending.sequence, self.leader_epoch, records, transactional))
 
     def ask(self, question: OutsideQuestion, then: Callable[[OutsideAnswer], None]) -> None:
         """Ask other processes; ``then`` takes the answer, while this leadership lasts."""
@@ -132,8 +164,12 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
         return iter(self._pending_keys)
 
     def pending_records(self) -> Iterator[KeyedT]:
-        """All records on their way, in the order of the log."""
-        return (record for pending in self._pending for record in pending.records)
+        """All records on their way, in the order of the log, but for those of transactions."""
+        return (record for pending in self._pending if pending.transactional is None for record in pending.records)
+
+    def pending_in_transactions(self) -> Iterator[KeyedT]:
+        """Those of transactions."""
+        return (record for pending in self._pending if pending.transactional is not None for record in pending.records)
 
     # -------------------------------------------------------------- the coordinator's side
 
@@ -148,15 +184,29 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
             return
         pending.end_offset = end_offset
 
+    def marker_appended(self, end_offset: int, end: EndOfTransaction) -> None:
+        """Put a marker among the writes: behind those that are appended, before the others."""
+        if end_offset <= self.position:
+            return
+        marker: _PendingAppend[KeyedT] = _PendingAppend(0, (), None, ignore)
+        marker.end, marker.end_offset = end, end_offset
+        at = next((index for index, each in enumerate(self._pending) if each.end_offset < 0), len(self._pending))
+        self._pending.insert(at, marker)
+
+    def drop_replayed(self) -> None:
+        """Markers below ``position`` have been applied from the log."""
+        while self._pending and 0 <= self._pending[0].end_offset <= self.position:
+            assert self._pending.popleft().end is not None, "a record was written before everything was applied"
+
     def high_watermark_rose(self, offset: int) -> None:
         self._high_watermark = max(self._high_watermark, offset)
 
-    def complete(self, apply: Callable[[KeyedT], None]) -> None:
+    def complete(self, apply: Callable[[Applicable[KeyedT]], None]) -> None:
         """Apply what is replicated by now, in order, and settle it."""
         while self._pending and 0 <= self._pending[0].end_offset <= self._high_watermark:
             pending = self._pending.popleft()
-            for record in pending.records:
-                apply(record)
+            for each in pending.applied():
+                apply(each)
             self.position = pending.end_offset
             self._settle(pending, 0)
 
@@ -193,7 +243,7 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken."""
         self.timers.check()
-        sequences = [pending.sequence for pending in self._pending]
+        sequences = [pending.sequence for pending in self._pending if pending.end is None]
         assert sequences == sorted(sequences), f"{sequences}"
         ends = [pending.end_offset for pending in self._pending if pending.end_offset >= 0]
         assert ends == sorted(ends) and all(end > self.position for end in ends), f"{ends} from {self.position}"

@@ -28,13 +28,17 @@ from kio.schema.errors import ErrorCode
 from raylog.coordination.context import WRITE, KeyedT
 from raylog.coordination.events import (
     Appended,
+    Applicable,
     ConnectionClosed,
     CoordinatorRequestReceived,
     CoordinatorTicked,
     Effect,
     Elected,
+    EndOfTransaction,
     Event,
     HighWatermarkRose,
+    MarkerAppended,
+    OfTransaction,
     OthersAnswered,
     Replayed,
     ReplyT,
@@ -85,11 +89,14 @@ class PartitionCoordinator(Generic[RequestT, ReplyT, KeyedT]):
                 self.machine.connection_closed(connection)
             case Appended():
                 context.appended(event.sequence, event.end_offset, event.error)
-                context.complete(self.machine.apply)
+                self._complete()
+            case MarkerAppended(end_offset, end):
+                if self.role is not CoordinatorRole.FOLLOWING:
+                    context.marker_appended(end_offset, end)
             case HighWatermarkRose(offset):
                 if self.role is not CoordinatorRole.FOLLOWING:
                     context.high_watermark_rose(offset)
-                    context.complete(self.machine.apply)
+                    self._complete()
             case Replayed():
                 self._replayed(event)
             case Elected():
@@ -108,6 +115,20 @@ class PartitionCoordinator(Generic[RequestT, ReplyT, KeyedT]):
                 assert_never(event)
         effects, context.effects = context.effects, []
         return effects
+
+    def _complete(self) -> None:
+        """Before everything is applied, what is pending is to be read from the log in its turn."""
+        if self.role is CoordinatorRole.LEADING:
+            self._context.complete(self._apply)
+
+    def _apply(self, each: Applicable[KeyedT]) -> None:
+        machine = self.machine
+        if isinstance(each, OfTransaction):
+            machine.apply_in_transaction(each.producer_id, each.record)
+        elif isinstance(each, EndOfTransaction):
+            machine.transaction_ended(each)
+        else:
+            machine.apply(each)
 
     # -------------------------------------------------------------- roles
 
@@ -134,14 +155,15 @@ class PartitionCoordinator(Generic[RequestT, ReplyT, KeyedT]):
         context = self._context
         assert self.role is not CoordinatorRole.LEADING, "a leader applies its own records"
         assert event.next_offset >= context.position, f"replayed to {event.next_offset}, was at {context.position}"
-        for record in event.records:
-            self.machine.apply(record)
+        for each in event.records:
+            self._apply(each)
         context.position = event.next_offset
         self._maybe_lead()
 
     def _maybe_lead(self) -> None:
         if self.role is not CoordinatorRole.LOADING or self.position < self._load_end:
             return
+        self._context.drop_replayed()
         self.role = CoordinatorRole.LEADING
         self.machine.began()
         gone, self._gone = self._gone, ()

@@ -4,11 +4,15 @@ Events are facts that the runtime reports. Effects are orders that it carries ou
 given. ``now_ms`` (monotonic) and ``wall_ms`` come with each event. A *token* is the runtime's name
 for one request that waits for a reply.
 
+Records may belong to transactions. Such a record counts once the marker says that its transaction
+was committed, and never if it was aborted.
+
 The runtime owes the coordinator six things. It reports the records below the high watermark with
 ``Replayed``, in order and without a gap, while the replica follows and after ``Elected`` until
 ``position`` has reached the log's end. It appends the records of each ``Append`` to the partition's
 log as one batch if the process still leads in that epoch, and reports ``Appended`` exactly once
-each, in order. It reports ``HighWatermarkRose`` while the process leads, and ``Resigned`` as soon
+each, in order; and ``MarkerAppended`` for each marker that a transaction's coordinator has it append
+there, in the order of the log. It reports ``HighWatermarkRose`` while the process leads, and ``Resigned`` as soon
 as it does not. It ticks when ``next_deadline_ms`` has passed. It reports with ``TopicsKnown``,
 before ``Elected`` and after each change, which topics exist. It has each ``AskOthers`` answered
 once, whatever happens; the coordinator ignores answers to what an earlier leadership asked.
@@ -19,7 +23,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
@@ -35,6 +39,37 @@ class OutsideQuestion:
 @dataclass(frozen=True, slots=True)
 class OutsideAnswer:
     """What comes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfTransaction(Generic[RecordT]):
+    """A record of a producer's open transaction."""
+
+    producer_id: int
+    record: RecordT
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfTransaction:
+    """A marker: what the producer's open transaction says counts from here on, or never will."""
+
+    producer_id: int
+    is_committed: bool
+
+
+Applicable: TypeAlias = RecordT | OfTransaction[RecordT] | EndOfTransaction
+"""What a log of records holds, in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transactional:
+    """Records are written as a producer's, in its open transaction. ``leave``: the runtime's, by
+    which that may begin here (``runtime.Replicas``).
+    """
+
+    producer_id: int
+    producer_epoch: int
+    leave: int
 
 
 # ------------------------------------------------------------------ events
@@ -76,7 +111,7 @@ class Replayed(Generic[RecordT]):
     ``next_offset`` follows the last one.
     """
 
-    records: tuple[RecordT, ...]
+    records: tuple[Applicable[RecordT], ...]
     next_offset: int
 
 
@@ -87,6 +122,16 @@ class Appended:
     sequence: int
     end_offset: int
     error: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerAppended:
+    """A transaction ends in this partition's log, before ``end_offset``. It counts when that is
+    replicated.
+    """
+
+    end_offset: int
+    end: EndOfTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +170,8 @@ class CoordinatorTicked:
 
 
 Event = (
-    CoordinatorRequestReceived[RequestT] | ConnectionClosed | Elected | Resigned | Replayed[RecordT] | Appended | HighWatermarkRose
-    | TopicsKnown | OthersAnswered | CoordinatorTicked
+    CoordinatorRequestReceived[RequestT] | ConnectionClosed | Elected | Resigned | Replayed[RecordT] | Appended | MarkerAppended
+    | HighWatermarkRose | TopicsKnown | OthersAnswered | CoordinatorTicked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects
@@ -147,6 +192,7 @@ class Append(Generic[RecordT]):
     sequence: int
     leader_epoch: int
     records: tuple[RecordT, ...]
+    transactional: Transactional | None = None
 
 
 @dataclass(frozen=True, slots=True)

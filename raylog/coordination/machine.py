@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol
 
 from raylog.coordination.context import CoordinatorContext, KeyedT, Outcome, ignore
-from raylog.coordination.events import ReplyT, RequestT
+from raylog.coordination.events import EndOfTransaction, ReplyT, RequestT, Transactional
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Decided(Generic[ReplyT, KeyedT]):
     reply: Callable[[int], ReplyT]
     records: tuple[KeyedT, ...] = ()
     settled: Outcome = ignore
+    transactional: Transactional | None = None
 
 
 class CoordinatorMachine(Generic[RequestT, ReplyT, KeyedT]):
@@ -39,6 +40,15 @@ class CoordinatorMachine(Generic[RequestT, ReplyT, KeyedT]):
     def apply(self, record: KeyedT) -> None:
         """Take in a replicated record."""
         raise NotImplementedError
+
+    def apply_in_transaction(self, producer_id: int, record: KeyedT) -> None:
+        """Take in a replicated record of a transaction, which is not decided yet. Without a request
+        that writes some there are none.
+        """
+        raise NotImplementedError
+
+    def transaction_ended(self, end: EndOfTransaction) -> None:
+        """That producer's transaction is decided."""
 
     def decide(self, token: int, request: RequestT) -> Decided[ReplyT, KeyedT] | None:
         """What follows from a request. None: ``context.reply(token, …)`` answers it, now or later."""

@@ -35,14 +35,18 @@ from raylog.coordination.early_requests import CancellableTimer, EarlyRequests
 from raylog.coordination.events import (
     Append,
     Appended,
+    Applicable,
     AskOthers,
     ConnectionClosed,
     CoordinatorRequestReceived,
     CoordinatorTicked,
     Effect,
     Elected,
+    EndOfTransaction,
     Event,
     HighWatermarkRose,
+    MarkerAppended,
+    OfTransaction,
     OthersAnswered,
     OutsideAnswer,
     OutsideQuestion,
@@ -52,13 +56,16 @@ from raylog.coordination.events import (
     Resigned,
     SendCoordinatorReply,
     TopicsKnown,
+    Transactional,
 )
 from raylog.coordination.machine import CoordinatorKind
 from raylog.errors import ProtocolError
+from raylog.log.cleaned_transactions import marker_of
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.records.batch import batches
 from raylog.records.codec import RecordBatchBuilder, light_records
+from raylog.records.control import Marker
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.events import ProducePartitionResult
 from raylog.replication.leaderships import (
@@ -67,7 +74,9 @@ from raylog.replication.leaderships import (
     LeadershipBegan,
     LeadershipEnded,
     LeadershipExpected,
+    TransactionEnded,
 )
+from raylog.replication.transaction_events import NO_LEAVE
 from raylog.types import TopicIdPartition
 
 logger = logging.getLogger("raylog.coordination")
@@ -89,9 +98,10 @@ class Replicas(Protocol):
         batch: bytes,
         leader_epoch: int,
         then: Callable[[ProducePartitionResult], None],
+        leave: int,
     ) -> None:
         """Append it if this process leads in that epoch; ``then`` is called in the same turn of the
-        loop, perhaps after this returns.
+        loop, perhaps after this returns. ``leave``: to begin a transaction there (LeaveGiven).
 
         Appends keep their order.
         """
@@ -225,6 +235,9 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
                     self._resign(partition)
             case LeadershipBegan(_, leader_epoch, start_offset):
                 self._began(partition, leader_epoch, start_offset)
+            case TransactionEnded(_, end_offset, end):
+                ended = EndOfTransaction(end.producer_id, end.marker is Marker.COMMIT)
+                self._handle(partition, MarkerAppended(end_offset, ended))
             case HighWatermarkMoved(_, high_watermark):
                 self._moved(partition, high_watermark)
             case LeadershipExpected(_, is_expected):
@@ -313,13 +326,18 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
             partition.is_loading = True
             self._clock.call_later(0, loaded)  # others get their turn in between
 
-    def _records_of(self, data: bytes | bytearray | memoryview, position: int, *, where: str) -> tuple[KeyedT, ...]:
-        """The records of whole batches from ``position`` on. What can't be read is named in the
-        server's log and passed over.
+    def _records_of(
+        self, data: bytes | bytearray | memoryview, position: int, *, where: str
+    ) -> tuple[Applicable[KeyedT], ...]:
+        """What whole batches say from ``position`` on. What can't be read is named in the server's
+        log and passed over.
         """
-        records = []
+        found: list[Applicable[KeyedT]] = []
         for batch in batches(data):
             if batch.is_control:
+                marker = marker_of(batch) if batch.base_offset >= position else None
+                if marker is not None:
+                    found.append(EndOfTransaction(batch.producer_id, marker is Marker.COMMIT))
                 continue
             for light in light_records(batch):
                 if light.offset < position:
@@ -330,8 +348,8 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
                     logger.error("%s: offset %d is passed over: %s", where, light.offset, error)
                     continue
                 if record is not None:
-                    records.append(record)
-        return tuple(records)
+                    found.append(OfTransaction(batch.producer_id, record) if batch.is_transactional else record)
+        return tuple(found)
 
     # ------------------------------------------------------------------ the coordinators
 
@@ -369,7 +387,9 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
             end = result.base_offset + len(order.records)
             self._handle(partition, Appended(order.sequence, end if not result.error else -1, result.error))
 
-        self._replicas.append(partition.id, self._batch_of(order.records), order.leader_epoch, appended)
+        leave = order.transactional.leave if order.transactional is not None else NO_LEAVE
+        batch = self._batch_of(order.records, order.transactional)
+        self._replicas.append(partition.id, batch, order.leader_epoch, appended, leave)
 
     def _ask_others(self, partition: _Partition[RequestT, ReplyT, KeyedT], order: AskOthers) -> None:
         assert self._others is not None, f"nobody answers {order}"
@@ -382,13 +402,16 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
 
         self._others(order.question, answered)
 
-    def _batch_of(self, records: Sequence[KeyedT]) -> bytes:
-        builder = RecordBatchBuilder()
+    def _batch_of(self, records: Sequence[KeyedT], of: Transactional | None) -> bytes:
+        builder = RecordBatchBuilder(is_transactional=of is not None)
         wall_ms = self._clock.wall_ms()
         for record in records:
             key, value = self.kind.encode(record)
             builder.append(timestamp_ms=wall_ms, key=key, value=value)
-        return bytes(builder.build())
+        if of is None:
+            return bytes(builder.build())
+        # Kafka's coordinators write sequence 0, too, and no broker looks at it.
+        return bytes(builder.build(producer_id=of.producer_id, producer_epoch=of.producer_epoch, base_sequence=0))
 
     def _set_timer(self) -> None:
         coordinators = [each.coordinator for each in self._partitions.values() if each.coordinator is not None]
@@ -428,6 +451,11 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
     def numbers(self) -> list[int]:
         """The partitions that have a coordinator, whatever its role."""
         return [number for number, each in self._partitions.items() if each.coordinator is not None]
+
+    def led(self, number: int) -> tuple[TopicIdPartition, int] | None:
+        """The partition of that number and the epoch in which this process leads it, if it does."""
+        partition = self._partitions.get(number)
+        return (partition.id, partition.leader_epoch) if partition is not None and partition.leader_epoch >= 0 else None
 
     def coordinator_of(self, number: int) -> PartitionCoordinator[RequestT, ReplyT, KeyedT] | None:
         partition = self._partitions.get(number)

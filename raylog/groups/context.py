@@ -116,6 +116,15 @@ class GroupContext(CoordinatorContext[GroupReply, GroupRecord]):
         """Whether a write under way touches that offset."""
         return self.is_pending(OffsetKey(group_id, *place))
 
+    def unstable(self, group_id: str) -> set[TopicPartition]:
+        """The partitions whose offsets an open transaction may replace, as far as it is written."""
+        on_their_way = {
+            TopicPartition(record.key.topic, record.key.partition)
+            for record in self.pending_in_transactions()
+            if isinstance(record.key, OffsetKey) and record.key.group_id == group_id
+        }
+        return self.image.pending_of(group_id) | on_their_way
+
     def offsets_known(self, group_id: str) -> list[TopicPartition]:
         """The partitions with an offset of that group, replicated or on its way, in order."""
         places = set(self.image.offsets_of(group_id))

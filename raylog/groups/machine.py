@@ -11,7 +11,8 @@ once. One that missed the deletion, because it followed or had no session, finds
 id, which is stored with each offset: as soon as it leads, and whenever it receives all topics anew.
 Until they are dropped they are not shown.
 
-Transactional commits are not supported yet: the server refuses a commit inside a transaction.
+Offsets that are committed in a transaction count when its marker in this log says so. The markers
+come through the log, like the records (``coordination``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, assert_never
 from kio.schema.errors import ErrorCode
 
 from raylog.coordination.coordinator import COORDINATOR_LOAD_IN_PROGRESS, PartitionCoordinator
+from raylog.coordination.events import EndOfTransaction
 from raylog.coordination.machine import CoordinatorMachine, Decided
 from raylog.groups import rebalances, records
 from raylog.groups.context import REBALANCE_IN_PROGRESS, GroupConfig, GroupContext, GroupSettings
@@ -57,6 +59,7 @@ from raylog.groups.requests import (
     Request,
     SyncedGroup,
     SyncGroup,
+    TxnOffsetCommit,
 )
 from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 
@@ -88,6 +91,12 @@ class GroupMachine(CoordinatorMachine[Request, GroupReply, GroupRecord]):
 
     def apply(self, record: GroupRecord) -> None:
         self.context.image.apply(record)
+
+    def apply_in_transaction(self, producer_id: int, record: GroupRecord) -> None:
+        self.context.image.apply_in_transaction(producer_id, record)
+
+    def transaction_ended(self, end: EndOfTransaction) -> None:
+        self.context.image.transaction_ended(end.producer_id, is_committed=end.is_committed)
 
     # -------------------------------------------------------------- beginning and end of a leadership
 
@@ -136,6 +145,8 @@ class GroupMachine(CoordinatorMachine[Request, GroupReply, GroupRecord]):
                 self._rebalances.leave(token, request)
             case OffsetCommit():
                 return self._offsets.commit(request)
+            case TxnOffsetCommit():
+                return self._offsets.commit_in_transaction(request)
             case OffsetFetch():
                 return self._offsets.fetch(request)
             case OffsetDelete():
@@ -232,6 +243,8 @@ class GroupKind:
         return None if isinstance(request, ListGroups) else partition_for(request.group_id)
 
     def wait_ms(self, request: Request) -> int | None:
+        if isinstance(request, TxnOffsetCommit):
+            return 0  # its leave is of the leader whom it reached
         return request.rebalance_timeout_ms if isinstance(request, JoinGroup) else None
 
     def configure(self, configs: Mapping[str, str]) -> None:
@@ -244,7 +257,7 @@ def _fits(request: Request) -> bool:
         case JoinGroup():
             names = [request.group_id, request.member_id, request.group_instance_id or "", request.client_id]
             names += [request.client_host, request.protocol_type, *(each.name for each in request.protocols)]
-        case OffsetCommit():
+        case OffsetCommit() | TxnOffsetCommit():
             names = [request.group_id, *(each.topic for each in request.partitions)]
         case _:
             return True
@@ -263,7 +276,7 @@ def _refusal(request: Request, error: int) -> GroupReply:
             return HeartbeatAnswer(0 if is_loading else error)
         case LeaveGroup():
             return LeftGroup(error)
-        case OffsetCommit():
+        case OffsetCommit() | TxnOffsetCommit():
             return OffsetsCommitted(
                 tuple(PartitionError(each.topic, each.partition, error) for each in request.partitions)
             )

@@ -8,6 +8,11 @@ is refused. Commits of one partition reach the image in the order of the log.
 and somebody outside of the membership (generation −1: a tool, or a consumer that assigns its own
 partitions) while the group has no members.
 
+*Transactions.* Offsets that a producer commits in its transaction are pending until that ends
+(``image``). Who may write them: a member of the current generation (KIP-447), or somebody who names
+neither; what a rebalance under way makes of the group does not matter. Deletions and expiry leave
+them alone, and a group that has some stays.
+
 *Expiry* (Kafka's KIP-211), ``offsets.retention.minutes`` after
 
 - the group became empty, where it has had members;
@@ -25,6 +30,7 @@ from collections.abc import Callable, Iterable
 from kio.schema.errors import ErrorCode
 
 from raylog.coordination.context import Outcome
+from raylog.coordination.events import Transactional
 from raylog.coordination.machine import Decided
 from raylog.groups.consumer_protocol import PROTOCOL_TYPE
 from raylog.groups.context import COORDINATOR_NOT_AVAILABLE, REBALANCE_IN_PROGRESS, GroupContext, commit_error
@@ -45,10 +51,12 @@ from raylog.groups.requests import (
     OffsetsDeleted,
     OffsetsFetched,
     PartitionError,
+    TxnOffsetCommit,
 )
 from raylog.types import TopicPartition
 
 EXPIRE = "expire"
+UNSTABLE_OFFSET_COMMIT = ErrorCode.unstable_offset_commit.value
 UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
 OFFSET_METADATA_TOO_LARGE = ErrorCode.offset_metadata_too_large.value
 GROUP_ID_NOT_FOUND = ErrorCode.group_id_not_found.value
@@ -83,6 +91,25 @@ class Offsets:
             self._rebalances.sessions.heard(group, group.members[request.member_id], request.connection)
         return self._store(request)
 
+    def commit_in_transaction(self, request: TxnOffsetCommit) -> OffsetDecision:
+        context = self._context
+        group = context.groups.get(request.group_id)
+        error = 0
+        if group is None:
+            error = 0 if request.generation < 0 else ILLEGAL_GENERATION
+            if not error:
+                context.groups[request.group_id] = Group(request.group_id)
+        elif group.is_in(State.DEAD):
+            error = COORDINATOR_NOT_AVAILABLE
+        elif request.generation >= 0 or request.member_id != NO_MEMBER_ID or request.group_instance_id is not None:
+            error = self._rebalances.judge_member(
+                group, request.member_id, request.group_instance_id, request.generation
+            )
+        if error:
+            return Decided(lambda _: _same_for_all(request.partitions, error))
+        transactional = Transactional(request.producer_id, request.producer_epoch, request.leave)
+        return self._store(request, transactional=transactional)
+
     def _judge(self, group: Group, request: OffsetCommit) -> int:
         if group.is_in(State.DEAD):
             return COORDINATOR_NOT_AVAILABLE
@@ -95,12 +122,13 @@ class Offsets:
             return REBALANCE_IN_PROGRESS
         return error
 
-    def _store(self, request: OffsetCommit) -> OffsetDecision:
+    def _store(
+        self, request: OffsetCommit | TxnOffsetCommit, *, transactional: Transactional | None = None
+    ) -> OffsetDecision:
         refusals = [self._refusal(each) for each in request.partitions]
+        retention_ms = request.retention_ms if isinstance(request, OffsetCommit) else NO_TIMESTAMP
         records = tuple(
-            GroupRecord(
-                OffsetKey(request.group_id, each.topic, each.partition), self._value(each, request.retention_ms)
-            )
+            GroupRecord(OffsetKey(request.group_id, each.topic, each.partition), self._value(each, retention_ms))
             for each, refusal in zip(request.partitions, refusals, strict=True)
             if not refusal
         )
@@ -114,7 +142,7 @@ class Offsets:
                 )
             )
 
-        return Decided(reply, records)
+        return Decided(reply, records, transactional=transactional)
 
     def _refusal(self, partition: CommittedPartition) -> int:
         """The error of a partition whose offset cannot be stored; 0 if it can."""
@@ -145,10 +173,13 @@ class Offsets:
             if not is_void(place.topic, value)
         }
         places = sorted(stored) if request.partitions is None else request.partitions
+        unstable = self._context.unstable(request.group_id) if request.require_stable else ()
         fetched = []
         for place in places:
             value = stored.get(place)
-            if value is None:
+            if place in unstable:
+                fetched.append(FetchedOffset(place.topic, place.partition, error=UNSTABLE_OFFSET_COMMIT))
+            elif value is None:
                 fetched.append(FetchedOffset(place.topic, place.partition))
             else:
                 fetched.append(
@@ -218,6 +249,8 @@ class Offsets:
             del context.groups[group_id]
             if error:
                 context.groups[group_id] = Group.restored(group_id, buried)
+            elif group_id in context.image.groups:  # a transaction that is open has offsets of it
+                context.groups[group_id] = Group(group_id)
 
         return tuple(records), settled
 
@@ -245,7 +278,8 @@ class Offsets:
                 continue
             expired = self._expired(group)
             known = context.offsets_known(group_id)
-            if group.is_in(State.EMPTY) and not group.pending and len(expired) == len(known):
+            stays = group.pending or context.unstable(group_id)
+            if group.is_in(State.EMPTY) and not stays and len(expired) == len(known):
                 records, settled = self._bury(group, expired)
                 if records:
                     context.write(records, settled=settled)
@@ -268,8 +302,10 @@ class Offsets:
         else:
             return []
         expired = []
+        unstable = context.unstable(group.group_id)
         for place, value in context.image.offsets_of(group.group_id).items():
-            if not may_expire(place.topic) or context.has_pending_offset(group.group_id, place):
+            is_pending = place in unstable or context.has_pending_offset(group.group_id, place)
+            if not may_expire(place.topic) or is_pending:
                 continue
             if value.expire_timestamp != NO_TIMESTAMP:
                 is_over = context.wall_ms >= value.expire_timestamp

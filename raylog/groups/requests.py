@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raylog.replication.transaction_events import NO_LEAVE, TransactionMembership
 from raylog.types import TopicPartition
 
 NO_GENERATION = -1
@@ -191,6 +192,26 @@ class OffsetCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class TxnOffsetCommit:
+    """→ OffsetsCommitted, when they are replicated. They count when the producer's transaction is
+    committed.
+
+    Member and generation are checked if they are named (KIP-447). ``membership``: the transaction.
+    ``leave`` is given when its coordinator has been asked.
+    """
+
+    group_id: str
+    partitions: tuple[CommittedPartition, ...]
+    producer_id: int
+    producer_epoch: int
+    membership: TransactionMembership
+    member_id: str = NO_MEMBER_ID
+    generation: int = NO_GENERATION
+    group_instance_id: str | None = None
+    leave: int = NO_LEAVE
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionError:
     topic: str
     partition: int
@@ -204,10 +225,14 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetch:
-    """→ OffsetsFetched: what is replicated. ``partitions`` None: all that the group has committed."""
+    """→ OffsetsFetched: what is replicated. ``partitions`` None: all that the group has committed.
+
+    ``require_stable``: an offset that an open transaction may replace is an error, not the old one.
+    """
 
     group_id: str
     partitions: tuple[TopicPartition, ...] | None = None
+    require_stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +338,8 @@ class GroupDeleted:
 
 
 Request = (
-    JoinGroup | SyncGroup | GroupHeartbeat | LeaveGroup | OffsetCommit | OffsetFetch | OffsetDelete | DescribeGroup | ListGroups
-    | DeleteGroup
+    JoinGroup | SyncGroup | GroupHeartbeat | LeaveGroup | OffsetCommit | TxnOffsetCommit | OffsetFetch | OffsetDelete
+    | DescribeGroup | ListGroups | DeleteGroup
 )  # fmt: skip
 GroupReply = (
     JoinedGroup | SyncedGroup | HeartbeatAnswer | LeftGroup | OffsetsCommitted | OffsetsFetched | OffsetsDeleted

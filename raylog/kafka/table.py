@@ -117,6 +117,13 @@ DESCRIBE_PRODUCERS = ApiSpec(
         "topics", "TopicResponse", "partitions", "PartitionResponse", "partition_index",
     ),
 )  # fmt: skip
+WRITE_TXN_MARKERS = ApiSpec(
+    27,
+    "WriteTxnMarkers",
+    ApiOwner.LEADER,
+    range(1, 3),
+    (_cluster(Operation.CLUSTER_ACTION), _cluster(Operation.ALTER)),
+)
 DESCRIBE_LOG_DIRS = ApiSpec(
     35,
     "DescribeLogDirs",
@@ -166,6 +173,13 @@ OFFSET_FETCH = ApiSpec(
     (_group(Operation.DESCRIBE), _topic(Operation.DESCRIBE)),
     groups=GroupSplit("groups", "groups", "group_id", first_version=8),
     refused_at=ErrorPlace.OUTERMOST,
+)
+TXN_OFFSET_COMMIT = ApiSpec(
+    28,
+    "TxnOffsetCommit",
+    ApiOwner.GROUP_COORDINATOR,
+    range(6),
+    (Permission(Operation.WRITE, Resource.TRANSACTIONAL_ID), _group(Operation.READ), _topic(Operation.READ)),
 )
 JOIN_GROUP = ApiSpec(11, "JoinGroup", ApiOwner.GROUP_COORDINATOR, range(10), (_group(Operation.READ),))
 HEARTBEAT = ApiSpec(12, "Heartbeat", ApiOwner.GROUP_COORDINATOR, range(5), (_group(Operation.READ),))
@@ -325,9 +339,9 @@ def _owned_by(owner: ApiOwner) -> tuple[ApiSpec, ...]:
     return tuple(spec for spec in APIS if spec.owner is owner and spec.versions)
 
 
-OF_LEADERS, OF_CONTROLLER, OF_GROUPS, OF_TRANSACTIONS = map(
-    _owned_by,
-    (ApiOwner.LEADER, ApiOwner.CONTROLLER, ApiOwner.GROUP_COORDINATOR, ApiOwner.TRANSACTION_COORDINATOR),
+OF_LEADERS = tuple(spec for spec in _owned_by(ApiOwner.LEADER) if spec.partitions is not None)
+OF_CONTROLLER, OF_GROUPS, OF_TRANSACTIONS = map(
+    _owned_by, (ApiOwner.CONTROLLER, ApiOwner.GROUP_COORDINATOR, ApiOwner.TRANSACTION_COORDINATOR)
 )
 """Those that a Broker passes on in one way each: split by partition, as they are, and split by
 group or by transactional id. Without those that are spoken inside only.

@@ -39,6 +39,8 @@ TIMEOUT_MS = 30_000
 FIRST_LEADERS_MS = 5_000  # how long requests wait for the first leader of their partition
 UNKNOWN_TOPIC_MS = 1_000  # how long a request waits until the coordinators' topic is in this Broker's image
 PATIENCE_MS = float("inf")  # for requests that wait for other members: they end with the process's connection
+COMMITS = {table.OFFSET_COMMIT: "OffsetCommitResponse", table.TXN_OFFSET_COMMIT: "TxnOffsetCommitResponse"}
+"""The commits of offsets, and what the names of the classes nested in their answers begin with."""
 WAITING = (table.JOIN_GROUP, table.SYNC_GROUP)
 LISTED = {table.LIST_GROUPS: "groups", table.LIST_TRANSACTIONS: "transaction_states"}
 """The APIs that ask each process for all it has, and where their answers have it."""
@@ -118,8 +120,8 @@ class Coordinators:
     def _pass_on(self, spec: ApiSpec, request: Request) -> None:
         body, version = request.body, request.version
         finish: Callable[[Any], Any] = _as_it_is
-        if spec is table.OFFSET_COMMIT:
-            body, finish = self._known(body, version)
+        if spec in COMMITS:
+            body, finish = self._known(spec, body, version)
             if not body.topics and request.body.topics:
                 request.reply(finish(refusal(spec, version, body, ErrorCode.none)))
                 return
@@ -138,8 +140,8 @@ class Coordinators:
 
         self.ask(spec, owner, body, request, replied)
 
-    def _known(self, body: Any, version: int) -> tuple[Any, Callable[[Any], Any]]:
-        """Return an OffsetCommit without unknown partitions, and a function that adds their errors
+    def _known(self, spec: ApiSpec, body: Any, version: int) -> tuple[Any, Callable[[Any], Any]]:
+        """Return a commit of offsets without unknown partitions, and a function that adds their errors
         to the answer.
         """
         image = self._routes.image
@@ -159,15 +161,16 @@ class Coordinators:
                 kept.append(dataclasses.replace(topic, partitions=partitions))
 
         def finish(reply: Any) -> Any:
-            _, module = answer(table.OFFSET_COMMIT, version)
+            _, module = answer(spec, version)
+            of_topic, of_partition = (getattr(module, f"{COMMITS[spec]}{part}") for part in ("Topic", "Partition"))
             found = iter([each for topic in reply.topics for each in topic.partitions])
             topics = tuple(
-                module.OffsetCommitResponseTopic(
+                of_topic(
                     name=topic.name,
                     partitions=tuple(
                         next(found)
                         if (topic.name, each.partition_index) in there
-                        else module.OffsetCommitResponsePartition(
+                        else of_partition(
                             partition_index=each.partition_index, error_code=ErrorCode.unknown_topic_or_partition
                         )
                         for each in topic.partitions

@@ -61,6 +61,7 @@ class OnePartition(NamedTuple):
     acks: int = 0  # of a Produce
     records_at: int = 0
     records_end: int = 0
+    transactional_id: str = ""  # of a Produce; empty for none
 
 
 class NotSimpleError(Exception):
@@ -79,7 +80,7 @@ def _produced(frame: Buffer, version: int, position: int) -> OnePartition:
     is_flexible = version >= PRODUCE_FLEXIBLE
     if is_flexible:
         position = _no_tags(frame, position)
-    _, position = _text(frame, position, is_flexible)
+    transactional_id, position = _text(frame, position, is_flexible)
     acks, timeout_ms = _acks_and_timeout(frame, position)
     position = _one(frame, position + 6, is_flexible)
     start = position
@@ -108,6 +109,7 @@ def _produced(frame: Buffer, version: int, position: int) -> OnePartition:
         acks=acks,
         records_at=records_at,
         records_end=records_at + size,
+        transactional_id=transactional_id,
     )
 
 

@@ -27,7 +27,7 @@ from raylog.kafka import table
 from raylog.kafka.chain import Refuse, Stage
 from raylog.kafka.context import EXTERNAL
 from raylog.kafka.spec import ApiSpec, ServerKind
-from raylog.listener import acls, cluster_view, log_directories
+from raylog.listener import acls, cluster_view, log_directories, markers
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.controller_link import TIMEOUT_MS, ControllerLink
 from raylog.listener.coordinator_search import CoordinatorSearch
@@ -124,6 +124,7 @@ class Router:
             table.DESCRIBE_LOG_DIRS: log_directories.handler(self._routes, self._owners),
             **{spec: acls.handler(spec) for spec in (table.DESCRIBE_ACLS, table.CREATE_ACLS, table.DELETE_ACLS)},
             **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
+            table.WRITE_TXN_MARKERS: markers.handler(self._routes, self._owners),
             **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
             **groups.handlers(),
             **transactions.handlers(),

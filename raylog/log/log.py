@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from raylog.errors import KafkaError
 from raylog.log import cutting
@@ -215,19 +215,14 @@ class Log:
         return self.log_end_offset - self.recovery_point
 
     @property
-    def oldest_unflushed_ms(self) -> int | None:
-        """The wall time of the oldest append that no flush covers; None if all is flushed."""
-        return self.flushes.oldest_unflushed_ms
-
-    @property
     def recovery_point(self) -> int:
         """Everything below survives a loss of power."""
         return self.flushes.recovery_point
 
     @property
     def stable_end_offset(self) -> int:
-        """Everything below is final: committed, and of no transaction that is open."""
-        return self.transactions.stable_end(self.high_watermark)
+        """Everything below is final: committed, and of no transaction that is open. Never below the log's start."""
+        return max(self.log_start_offset, self.transactions.stable_end(self.high_watermark))
 
     @property
     def has_rolled_unflushed(self) -> bool:
@@ -243,11 +238,14 @@ class Log:
         leader_epoch: int,
         wall_ms: int,
         from_coordinator: bool = False,
+        confirmed: Container[int] = (),
         is_followed: bool = False,
         checked: CheckedRecords | None = None,
     ) -> AppendResult:
         """Append a producer's batches, all or none. Raises the KafkaError that the producer shall get, or OSError.
 
+        ``from_coordinator``: this process's own, whose sequences don't count. ``confirmed``: producers whose transactions begin here
+        by leave of their coordinator.
         ``checked`` is what a thread found of these records; it counts unless the configuration has changed since.
         ``is_followed``: other replicas will fetch it soon, so it is kept in memory until the high watermark has passed it.
         """
@@ -259,9 +257,9 @@ class Log:
                 return self.append_sound(sound, leader_epoch, wall_ms, is_followed)
         try:
             views = validated(records, config=config, where=self.where, from_coordinator=from_coordinator)
-            earlier = None if from_coordinator else self.producers.judge(views, where=self.where)
-        except KafkaError:
-            earlier = self.producers.repeated_by(records)  # it may have been appended under other limits
+            earlier = self.producers.judge(views, where=self.where, confirmed=confirmed, is_own=from_coordinator)
+        except KafkaError:  # it may have been appended under other limits
+            earlier = None if from_coordinator else self.producers.repeated_by(records)
             if earlier is None:
                 raise
         if earlier is not None:

@@ -9,7 +9,11 @@ judged before it is appended::
     same epoch, range equal to a remembered batch       duplicate: acknowledged with the first append's offset, not appended
     same epoch, base sequence = last + 1                next (2**31 − 1 is followed by 0)
     higher epoch, base sequence 0                       the first of a new instance (0 too if an end of transaction raised it)
+    of a transaction that is not open here              INVALID_TXN_STATE, unless its coordinator has just confirmed it (KIP-890)
+    of none, while a transaction of it is open          INVALID_TXN_STATE
     anything else                                       OUT_OF_ORDER_SEQUENCE_NUMBER
+
+A coordinator's own batches have no sequence that counts; their epoch and transaction are judged.
 
 A log replays its batches through ``note`` on followers and in recovery, which judges nothing.
 ``cut`` takes back what the last of them changed, for a log that is truncated; where they do not
@@ -36,14 +40,14 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 import crc32c
 from kio.schema.errors import ErrorCode
 
-from raylog.errors import DiskError, kafka_error
+from raylog.errors import DiskError, KafkaError, kafka_error
 from raylog.log.files import Buffer, Files
 from raylog.records.batch import NO_SEQUENCE, SEQUENCE_MASK, BatchView, batches
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
@@ -56,6 +60,7 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 OutOfOrderSequence = kafka_error(ErrorCode.out_of_order_sequence_number)
 InvalidProducerEpoch = kafka_error(ErrorCode.invalid_producer_epoch)
+InvalidTxnState = kafka_error(ErrorCode.invalid_txn_state)
 
 
 class RememberedBatch(NamedTuple):
@@ -141,13 +146,26 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
-    def judge(self, views: Iterable[BatchView], *, where: str) -> RememberedBatch | None:
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether that instance of the producer has a transaction open here."""
+        state = self._states.get(producer_id)
+        return state is not None and state.txn_first_offset is not None and state.epoch == epoch
+
+    def judge(
+        self, views: Iterable[BatchView], *, where: str, confirmed: Container[int] = (), is_own: bool = False
+    ) -> RememberedBatch | None:
         """Whether the batches, in order, may follow: None if so, else the earlier append that they
         all repeat.
 
-        Raises OUT_OF_ORDER_SEQUENCE_NUMBER and INVALID_PRODUCER_EPOCH with ``where`` (topic and
-        partition) in the message.
+        ``confirmed``: the ids of producers whose coordinator has just confirmed their transactions.
+        ``is_own``: a coordinator of this process writes them; their sequences don't count.
+
+        Raises OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH and INVALID_TXN_STATE with
+        ``where`` (topic and partition) in the message.
         """
+        if is_own:
+            self._judge_own(views, where, confirmed)
+            return None
         first_duplicate: RememberedBatch | None = None
         fresh = False
         assumed: dict[
@@ -172,12 +190,37 @@ class ProducerStates:
                 epoch, last_sequence = -1, NO_SEQUENCE
             fresh = True
             self._follows(batch, epoch, last_sequence, where)
+            if producer_id not in assumed:
+                self._belongs(batch, where, confirmed)
             assumed[producer_id] = batch.producer_epoch, batch.last_sequence
         if fresh and first_duplicate is not None:
             raise kafka_error(ErrorCode.invalid_record)(
                 f"{where}: only some of the batches are repeats; send those alone again."
             )
         return first_duplicate
+
+    def _judge_own(self, views: Iterable[BatchView], where: str, confirmed: Container[int]) -> None:
+        """By epoch and transaction alone. Markers are judged by ``markers``."""
+        for batch in views:
+            if batch.producer_id < 0 or batch.is_control:
+                continue
+            state = self._states.get(batch.producer_id)
+            if state is not None and batch.producer_epoch < state.epoch:
+                raise _replaced(batch, state.epoch, where)
+            self._belongs(batch, where, confirmed)
+
+    def _belongs(self, batch: BatchView, where: str, confirmed: Container[int]) -> None:
+        producer_id = batch.producer_id
+        if self.has_open(producer_id, batch.producer_epoch):
+            if not batch.is_transactional:
+                raise InvalidTxnState(
+                    f"{where}: producer {producer_id} has a transaction open, to which this batch does not belong."
+                )
+        elif batch.is_transactional and producer_id not in confirmed:
+            raise InvalidTxnState(
+                f"{where}: producer {producer_id} has no transaction of epoch {batch.producer_epoch} open here, and its coordinator "
+                "has not confirmed one: it has ended, or never began."
+            )
 
     def repeated_by(self, records: Buffer) -> RememberedBatch | None:
         """The first of the earlier appends if these bytes are whole batches that have all been
@@ -190,6 +233,10 @@ class ProducerStates:
         earlier = [self._earlier(view) if view.has_valid_crc() else None for view in views]
         return earlier[0] if earlier and None not in earlier else None
 
+    def repeats(self, batch: BatchView) -> bool:
+        """Whether that batch has been appended before, as far as is remembered."""
+        return self._earlier(batch) is not None
+
     def _earlier(self, batch: BatchView) -> RememberedBatch | None:
         state = self._states.get(batch.producer_id)
         if state is None or batch.producer_epoch != state.epoch:
@@ -200,9 +247,7 @@ class ProducerStates:
     def _follows(batch: BatchView, epoch: int, last_sequence: int, where: str) -> None:
         who = f"{where}: producer {batch.producer_id}"
         if batch.producer_epoch < epoch:
-            raise InvalidProducerEpoch(
-                f"{who} has epoch {epoch} now; {batch.producer_epoch} was replaced by a newer instance."
-            )
+            raise _replaced(batch, epoch, where)
         if batch.producer_epoch > epoch:
             if epoch >= 0 and batch.base_sequence != 0:
                 raise OutOfOrderSequence(
@@ -409,6 +454,12 @@ class ProducerStates:
             state.txn_first_offset = txn_first if txn_first >= 0 else None
             if last_offset >= 0:
                 state.batches = (RememberedBatch(last_sequence, last_offset, offset_delta, timestamp),)
+
+
+def _replaced(batch: BatchView, epoch: int, where: str) -> KafkaError:
+    return InvalidProducerEpoch(
+        f"{where}: producer {batch.producer_id} has epoch {epoch} now; {batch.producer_epoch} was replaced by a newer instance."
+    )
 
 
 class ProducerSnapshots:

@@ -89,7 +89,7 @@ class Transactions:
 
     def aborted(self, offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
         """(producer id, first offset) of every aborted transaction that may have records in
-        ``[offset, end_offset)``.
+        ``[offset, end_offset)``, by first offset.
         """
         found = []
         for number in range(bisect_left(self._last_offsets, offset), len(self._last_offsets)):
@@ -98,7 +98,7 @@ class Transactions:
                 found.append((entry.producer_id, entry.first_offset))
             if entry.stable_end >= end_offset:
                 break  # whatever ended later began behind
-        return tuple(found)
+        return tuple(sorted(found, key=lambda transaction: transaction[1]))
 
     def _entry(self, number: int) -> AbortedEntry:
         return AbortedEntry(*self._entries[4 * number : 4 * number + 4])

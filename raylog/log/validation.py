@@ -1,9 +1,9 @@
 """What a leader checks in the headers of a producer's batches before they become part of its log.
 
 Checked, in this order, for every batch: format 2, CRC, size, codec, header arithmetic, no control
-batch, no transaction, timestamp type. The records themselves are the business of
-``record_validation``. Offsets and the leader epoch are stamped later, into the 16 bytes that the
-CRC leaves out. Touches no file and no state.
+batch, timestamp type. The records themselves are the business of ``record_validation``. Offsets and
+the leader epoch are stamped later, into the 16 bytes that the CRC leaves out. Touches no file and
+no state.
 """
 
 from __future__ import annotations
@@ -21,17 +21,14 @@ InvalidRecord = kafka_error(ErrorCode.invalid_record)
 InvalidTimestamp = kafka_error(ErrorCode.invalid_timestamp)
 MessageTooLarge = kafka_error(ErrorCode.message_too_large)
 UnsupportedCompression = kafka_error(ErrorCode.unsupported_compression_type)
-InvalidTxnState = kafka_error(ErrorCode.invalid_txn_state)
 
 
 def validated(records: Buffer, *, config: LogConfig, where: str, from_coordinator: bool = False) -> list[BatchView]:
     """The batches, whose headers are all right. Raises the KafkaError that the producer shall see;
     ``where`` names topic and partition.
 
-    ``from_coordinator`` lets control batches and transactional ones through. A client's
-    transactional batch is refused: nobody could ever commit it, so it would hold back the last
-    stable offset and compaction for good. Kafka gives the same code for a batch that belongs to no
-    ongoing transaction.
+    ``from_coordinator`` lets control batches through. Whether a transactional batch belongs to a
+    transaction is not seen in its header: the producers' states say so (``producers``).
     """
     try:
         views = list(batches(records))
@@ -66,10 +63,5 @@ def _validate(view: BatchView, config: LogConfig, where: str, from_coordinator: 
         )
     if view.is_transactional and view.producer_id < 0:
         raise InvalidRecord(f"{where}: a transactional batch without a producer id.")
-    if view.is_transactional and not from_coordinator:
-        raise InvalidTxnState(
-            f"{where}: producer {view.producer_id} sent a transactional batch outside of any transaction. raylog has no "
-            f"transactions yet: produce without transactional.id."
-        )
     if config.timestamp_type == TimestampType.CREATE_TIME and view.timestamp_type != TimestampType.CREATE_TIME:
         raise InvalidTimestamp(f"{where}: a producer's batch says LogAppendTime, which only the server may.")

@@ -38,7 +38,6 @@ from raylog.client.links.link import ClusterLink
 from raylog.errors import RaylogError, error_for, kafka_error
 from raylog.ranges import links, near_files
 from raylog.ranges.splitting import OffsetRange
-from raylog.records.aborted import AbortedTransactions
 from raylog.records.arrow_columns import RecordColumns
 from raylog.records.batch import BatchView
 from raylog.records.corrupt import CorruptBatch
@@ -176,13 +175,12 @@ class RangeReader:
         self._partition.fetch_end = self._wanted.end
         self._fetcher.wake()
         while (chunk := self._next_chunk()) is not None:
-            aborted = AbortedTransactions(chunk.aborted)
             for view in chunk.views:
                 if view.base_offset >= self._wanted.end:
                     break
                 if not view.has_valid_crc():
                     raise self._corrupt(view.base_offset, view.next_offset, CorruptBatch("a wrong CRC", view.position))
-                if not aborted.hides(view):
+                if chunk.gives(view):
                     yield from self._added(columns, view, chunk.first_offset)
             self._partition.position = chunk.next_offset
         yield from self._taken(columns)
@@ -233,7 +231,7 @@ class RangeReader:
                 return chunk
             position = partition.position or 0
             if position >= self._wanted.end or (
-                partition.barren_at == position and partition.high_watermark >= self._wanted.end
+                partition.barren_at == position and partition.readable_end >= self._wanted.end
             ):
                 return None
             if partition.error is not None and not self._mended(partition.error, position):
@@ -282,9 +280,9 @@ class RangeReader:
     def _stuck(self, partition: ConsumedPartition, position: int) -> RaylogError:
         key = self._wanted.key
         name, end = f"{key.topic}-{key.partition}", self._wanted.end
-        if 0 <= partition.high_watermark < end:
+        if 0 <= partition.readable_end < end:
             return _OUT_OF_RANGE(
-                f"{name} now ends at {partition.high_watermark}, but ended at {end} or later when the read was planned: "
+                f"{name} now ends at {partition.readable_end}, but ended at {end} or later when the read was planned: "
                 "an unclean election has cut it, or its replicas do not answer"
             )
         return error_for(

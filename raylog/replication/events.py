@@ -28,6 +28,13 @@ from raylog.control.session import (
 )
 from raylog.errors import RecordError
 from raylog.replication.leaderships import LeadershipsChanged
+from raylog.replication.transaction_events import (
+    NO_LEAVE,
+    LeaveGiven,
+    TransactionEvent,
+    TransactionMembership,
+    VerifyTransaction,
+)
 from raylog.types import Endpoint, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -47,6 +54,7 @@ Buffer = bytes | bytearray | memoryview
 class ProducePartition:
     id: TopicIdPartition
     records: Buffer
+    membership: TransactionMembership | None = None  # of the transaction that the request names
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +72,13 @@ class OwnAppend:
     """One batch of this process's own, for a partition of an internal topic that it leads.
 
     Answered at once by a ProduceReply with one result, as soon as it is appended; ``HighWatermarkMoved`` says when it is replicated.
-    Refused unless this process leads in ``leader_epoch``, and while there are not enough replicas.
+    Refused unless this process leads in ``leader_epoch``, and without enough replicas. ``leave``: a LeaveGiven's, to begin a transaction.
     """
 
     token: Token
     partition: ProducePartition
     leader_epoch: int
+    leave: int = NO_LEAVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +246,7 @@ class DeleteRecordsReply:
     partitions: tuple[DeleteRecordsPartitionResult, ...]
 
 
-Replied = ProduceReply | FetchReply | ListOffsetsReply | OffsetForLeaderEpochReply | DeleteRecordsReply
+Replied = ProduceReply | FetchReply | ListOffsetsReply | OffsetForLeaderEpochReply | DeleteRecordsReply | LeaveGiven
 
 # ------------------------------------------------------------------ further events
 
@@ -433,10 +442,11 @@ class Ticked:
 DiskEvent = (
     LogOpened | LogClosed | LogFailed | FolderRemoved | Loaded | CleaningEnded | ScrubEnded | DamageReported | DamageSuspected
 )  # fmt: skip
+ProduceEvent = ProduceReceived | RecordsChecked | OwnAppend | TransactionEvent
 Event = (
-    DiskEvent | Assigned | Removed | Released | ProduceReceived | OwnAppend | FetchReceived | ListOffsetsReceived
-    | OffsetForLeaderEpochReceived | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered
-    | ControlSessionChanged | CopyRatesGiven | ConfigsGiven | Cancelled | RecordsChecked | FlushCompleted | Ticked
+    DiskEvent | ProduceEvent | Assigned | Removed | Released | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
+    | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | CopyRatesGiven
+    | ConfigsGiven | Cancelled | FlushCompleted | Ticked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects
@@ -585,5 +595,5 @@ class Scrub:
 
 Effect = (
     Reply | OpenLog | CloseLog | RemoveFolder | Flush | CheckRecords | Load | SendFetch | Tell | RunHousekeeping | Clean | Scrub
-    | LeadershipsChanged
+    | VerifyTransaction | LeadershipsChanged
 )  # fmt: skip

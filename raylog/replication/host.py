@@ -75,7 +75,6 @@ from raylog.replication.events import (
     OwnAppend,
     ProducePartitionResult,
     ProduceReceived,
-    ProduceReply,
     RecordsChecked,
     Released,
     Removed,
@@ -93,6 +92,7 @@ from raylog.replication.produce_requests import ProduceRequests
 from raylog.replication.replica import Replica
 from raylog.replication.replication_quota import CopyingOut
 from raylog.replication.scrubbing import ScrubRounds
+from raylog.replication.transaction_events import LeaveWanted, MarkersReceived, TransactionVerified
 from raylog.replication.watched import WatchedReplicas
 from raylog.types import ActorIdentity, TopicIdPartition
 
@@ -137,11 +137,8 @@ class ReplicaHost:
         match event:
             case ProduceReceived():
                 self._produces.received(event, now_ms, wall_ms)
-            case RecordsChecked():
-                self._produces.checked(event, now_ms, wall_ms)
-            case OwnAppend():
-                result = self._produces.own_append(event, now_ms, wall_ms)
-                self.context.effects.append(Reply(event.token, ProduceReply((result,))))
+            case RecordsChecked() | OwnAppend() | MarkersReceived() | TransactionVerified() | LeaveWanted():
+                self._produces.handle(event, now_ms, wall_ms)
             case FetchReceived():
                 if event.replica_id >= 0 or not self._defer_unknown(event, now_ms):
                     self._fetches.received(event, now_ms)

@@ -14,6 +14,9 @@ epoch holds it.
 asked out; a burst that it digests in that time does nothing (TV-23). A replica that has reached the
 high watermark and this epoch's start is asked in.
 
+*Transactions.* Leaves to begin one (``transaction_checks``) are given in one epoch and end with it.
+Markers of transactions' ends are appended once.
+
 *Epochs.* This epoch enters the log's epoch list with its first append. Until then
 ``end_offset_for`` answers for it here.
 
@@ -31,15 +34,19 @@ from kio.schema.errors import ErrorCode
 from raylog.control.session import AlterPartition, AlterPartitionAnswer, AssignedReplica, Assignment
 from raylog.errors import KafkaError
 from raylog.log.config import NEVER
+from raylog.log.markers import TransactionEnd, append_marker, is_repeated
 from raylog.log.record_validation import CheckedRecords
+from raylog.log.results import AppendResult
 from raylog.records.batch import BatchView
 from raylog.replication.context import Deadline
 from raylog.replication.events import Buffer, FetchPartition, ProducePartitionResult, Tell
 from raylog.replication.isr import InSyncReplicas
+from raylog.replication.leaderships import TransactionEnded
 from raylog.types import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from raylog.replication.replica import Replica
+    from raylog.replication.transaction_checks import Leave
 
 NOT_ENOUGH_REPLICAS = ErrorCode.not_enough_replicas.value
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = ErrorCode.not_enough_replicas_after_append.value
@@ -100,6 +107,7 @@ class Leader:
         "isr",
         "lag_timer",
         "leader_epoch",
+        "leaves",
         "log",
         "min_isr",
         "replica",
@@ -115,6 +123,7 @@ class Leader:
         self.followers: dict[int, FollowerProgress] = {}
         self._isr_followers: list[FollowerProgress | None] = []
         self.lag_timer: Deadline | None = None
+        self.leaves: dict[int, Leave] = {}  # to begin a transaction, by producer id
         self._meet_followers(assignment.replicas, now_ms)
         self._arm_lag_timer(now_ms)
         self.advance_high_watermark()
@@ -173,31 +182,78 @@ class Leader:
         checked: CheckedRecords | None = None,
         *,
         sound: BatchView | None = None,
+        leave: Leave | None = None,
+        is_own: bool = False,
     ) -> tuple[ProducePartitionResult, int]:
         """The result for the client, and the offset at which the append is complete (−1 after an
         error).
 
         ``checked``: what was found of the records before (``Log.append_as_leader``). ``sound``: the
-        records, found sound (``Log.append_sound``).
+        records, found sound (``Log.append_sound``). ``leave``: to begin a transaction, if that is
+        what the batch does. ``is_own``: of a coordinator of this process.
         """
-        replica = self.replica
         if acks == -1 and len(self.isr.committed) < self.min_isr:
-            short = f"{len(self.isr.committed)} in-sync replicas, {self.min_isr} needed"
-            return ProducePartitionResult(replica.id, NOT_ENOUGH_REPLICAS, message=short), -1
+            return self._too_few_replicas()
         log, epoch, is_followed = self.log, self.leader_epoch, bool(self.followers)
+        confirmed: tuple[int, ...] = ()
         try:
+            if leave is not None and leave.holds:
+                leave.admit(BatchView(records))
+                confirmed = (leave.producer_id,)
             if sound is not None:
                 appended = log.append_sound(sound, epoch, wall_ms, is_followed)
             else:
                 appended = log.append_as_leader(
-                    records, leader_epoch=epoch, wall_ms=wall_ms, is_followed=is_followed, checked=checked
+                    records,
+                    leader_epoch=epoch,
+                    wall_ms=wall_ms,
+                    from_coordinator=is_own,
+                    confirmed=confirmed,
+                    is_followed=is_followed,
+                    checked=checked,
                 )
-        except KafkaError as error:
+        except (KafkaError, OSError) as error:
+            return self._not_appended(error)
+        if confirmed:
+            del self.leaves[confirmed[0]]
+        return self._appended(appended, now_ms)
+
+    def end_transaction(self, end: TransactionEnd, now_ms: int, wall_ms: int) -> tuple[ProducePartitionResult, int]:
+        """Append a marker, unless it is there; the same results. Replicas are waited for as with
+        acks=all.
+        """
+        if len(self.isr.committed) < self.min_isr:
+            return self._too_few_replicas()
+        log, replica = self.log, self.replica
+        try:
+            is_there = is_repeated(log, end)
+            self.leaves.pop(end.producer_id, None)  # given to the transaction that this one ends
+            if is_there:
+                return ProducePartitionResult(replica.id, 0), log.log_end_offset
+            appended = append_marker(
+                log, end, leader_epoch=self.leader_epoch, wall_ms=wall_ms, is_followed=bool(self.followers)
+            )
+        except (KafkaError, OSError) as error:
+            return self._not_appended(error)
+        if replica.is_watched:
+            replica.context.ended_transactions.append(TransactionEnded(replica.id, appended.last_offset + 1, end))
+            replica.context.watched[replica.id] = None
+        return self._appended(appended, now_ms)
+
+    def _too_few_replicas(self) -> tuple[ProducePartitionResult, int]:
+        short = f"{len(self.isr.committed)} in-sync replicas, {self.min_isr} needed"
+        return ProducePartitionResult(self.replica.id, NOT_ENOUGH_REPLICAS, message=short), -1
+
+    def _not_appended(self, error: KafkaError | OSError) -> tuple[ProducePartitionResult, int]:
+        replica = self.replica
+        if isinstance(error, KafkaError):
             code = error.code.value
             return ProducePartitionResult(replica.id, code, message=str(error), record_errors=error.record_errors), -1
-        except OSError as error:
-            replica.fail(f"append: {error}")
-            return replica.refused_produce(), -1
+        replica.fail(f"append: {error}")
+        return replica.refused_produce(), -1
+
+    def _appended(self, appended: AppendResult, now_ms: int) -> tuple[ProducePartitionResult, int]:
+        replica = self.replica
         if not appended.duplicate:
             replica.flushing.appended(now_ms)
             replica.watchers.wake_followers()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raylog.log.markers import TransactionEnd
 from raylog.types import TopicIdPartition
 
 
@@ -42,6 +43,17 @@ class HighWatermarkMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionEnded:
+    """Of a watched replica that this process leads: the marker of a transaction's end was appended.
+    ``end_offset`` is behind it.
+    """
+
+    id: TopicIdPartition
+    end_offset: int
+    end: TransactionEnd
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipExpected:
     """Of a watched replica: whether this process does not lead it and may at any moment."""
 
@@ -49,7 +61,7 @@ class LeadershipExpected:
     is_expected: bool
 
 
-Leadership = LeadershipBegan | LeadershipEnded | HighWatermarkMoved | LeadershipExpected
+Leadership = LeadershipBegan | LeadershipEnded | TransactionEnded | HighWatermarkMoved | LeadershipExpected
 """What a coordinator on a watched replica has to know."""
 
 

@@ -12,6 +12,10 @@ request leaves when its own checks are done and it is first in every line that i
 batches of each partition are appended as they came, while requests for other partitions pass. A
 held request is a request on its way: it ends by its append, whatever becomes of its client.
 
+Transactions. A Produce that begins one waits first until its coordinator has been asked
+(``transaction_checks``). Markers are appended as they come: what is held behind a check and belongs
+to the transaction that one ends is refused in its turn.
+
 Late appends. Records for a partition that will serve any moment (``awaited``) are appended when it
 does, while the request's other records are not held up. The request is parked meanwhile. In its
 turn the partition's share goes the way of a request of its own, under a token that the machine made
@@ -25,6 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import assert_never
 
 from kio.schema.errors import ErrorCode
 
@@ -36,6 +41,7 @@ from raylog.replication.events import (
     Buffer,
     CheckRecords,
     OwnAppend,
+    ProduceEvent,
     ProducePartition,
     ProducePartitionResult,
     ProduceReceived,
@@ -46,6 +52,8 @@ from raylog.replication.events import (
 )
 from raylog.replication.parked import Parked, ParkedProduce
 from raylog.replication.replica import Replica
+from raylog.replication.transaction_checks import Leave, Leaves, TransactionChecks
+from raylog.replication.transaction_events import LeaveWanted, MarkersReceived, TransactionVerified
 from raylog.types import INTERNAL_TOPICS, TopicIdPartition
 
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
@@ -70,17 +78,20 @@ def _holds_several_batches(records: Buffer) -> bool:
 class _HeldProduce:
     """``checked`` has the verdicts so far, by index in the request; ``pending`` are still to come."""
 
-    __slots__ = ("checked", "ids", "pending", "request")
+    __slots__ = ("checked", "ids", "leaves", "pending", "request")
 
-    def __init__(self, request: ProduceReceived, pending: int) -> None:
+    def __init__(self, request: ProduceReceived, leaves: Leaves, pending: int) -> None:
         self.request = request
+        self.leaves = leaves
         self.pending = pending
         self.checked: dict[int, CheckedRecords] = {}
         self.ids = tuple(dict.fromkeys(part.id for part in request.partitions))
 
 
 class ProduceRequests:
-    __slots__ = ("_awaited", "_context", "_held", "_last_late", "_late", "_lines", "_parked", "_replicas")
+    __slots__ = (
+        "_awaited", "_context", "_held", "_last_late", "_late", "_lines", "_parked", "_replicas", "_transactions"
+    )  # fmt: skip
 
     def __init__(
         self, context: HostContext, replicas: Mapping[TopicIdPartition, Replica], parked: Parked, awaited: Awaited
@@ -93,6 +104,25 @@ class ProduceRequests:
         self._parked = parked
         self._held: dict[Token, _HeldProduce] = {}
         self._lines: dict[TopicIdPartition, deque[_HeldProduce]] = {}
+        self._transactions = TransactionChecks(context, replicas, self._admit)
+
+    def handle(self, event: ProduceEvent, now_ms: int, wall_ms: int) -> None:
+        match event:
+            case ProduceReceived():
+                self.received(event, now_ms, wall_ms)
+            case RecordsChecked():
+                self._checked(event, now_ms, wall_ms)
+            case OwnAppend():
+                result = self._own_append(event, now_ms, wall_ms)
+                self._context.effects.append(Reply(event.token, ProduceReply((result,))))
+            case MarkersReceived():
+                self._end_transactions(event, now_ms, wall_ms)
+            case TransactionVerified():
+                self._transactions.verified(event, now_ms, wall_ms)
+            case LeaveWanted():
+                self._transactions.wanted(event)
+            case _:
+                assert_never(event)
 
     def at_once(
         self, id: TopicIdPartition, acks: int, records: Buffer, now_ms: int, wall_ms: int
@@ -125,16 +155,36 @@ class ProduceRequests:
             refused = tuple(ProducePartitionResult(part.id, INVALID_REQUIRED_ACKS) for part in request.partitions)
             self._context.effects.append(Reply(request.token, ProduceReply(refused)))
             return
+        leaves = self._transactions.take(request)
+        if leaves is not None:
+            self._admit(request, leaves, now_ms, wall_ms)
+
+    def _admit(self, request: ProduceReceived, leaves: Leaves, now_ms: int, wall_ms: int) -> None:
+        """Nobody has to be asked about the transactions that the request begins, any more."""
         orders = self._orders(request, wall_ms)
         if orders or (self._lines and any(part.id in self._lines for part in request.partitions)):
-            held = self._held[request.token] = _HeldProduce(request, len(orders))
+            held = self._held[request.token] = _HeldProduce(request, leaves, len(orders))
             for id in held.ids:
                 self._lines.setdefault(id, deque()).append(held)
             self._context.effects += orders
         else:
-            self._append_all(request, _NOTHING_CHECKED, now_ms, wall_ms)
+            self._append_request(request, _NOTHING_CHECKED, leaves, now_ms, wall_ms)
 
-    def checked(self, event: RecordsChecked, now_ms: int, wall_ms: int) -> None:
+    def _append_request(
+        self,
+        request: ProduceReceived,
+        checked: Mapping[int, CheckedRecords],
+        leaves: Leaves,
+        now_ms: int,
+        wall_ms: int,
+    ) -> None:
+        late = self._late.pop(request.token, None)
+        if late is not None:
+            self._append_late(late, checked.get(0), leaves.get(0), now_ms, wall_ms)
+        else:
+            self._append_all(request, checked, leaves, now_ms, wall_ms)
+
+    def _checked(self, event: RecordsChecked, now_ms: int, wall_ms: int) -> None:
         """A check is done: append what waited for nothing else."""
         held = self._held[event.token]
         held.checked[event.index] = event.checked
@@ -154,15 +204,11 @@ class ProduceRequests:
                     candidates.append(line[0])
                 else:
                     del self._lines[id]
-            late = self._late.pop(held.request.token, None)
-            if late is not None:
-                self._append_late(late, held.checked.get(0), now_ms, wall_ms)
-            else:
-                self._append_all(held.request, held.checked, now_ms, wall_ms)
+            self._append_request(held.request, held.checked, held.leaves, now_ms, wall_ms)
 
     def holds(self, token: Token) -> bool:
         """Whether the request is not appended yet, or not all of it."""
-        if token in self._held:
+        if token in self._held or self._transactions.holds(token):
             return True
         parked = self._parked.by_token.get(token)
         return isinstance(parked, ParkedProduce) and any(not late.settled for late in parked.late)
@@ -177,14 +223,10 @@ class ProduceRequests:
             return
         self._last_late -= 1
         request = ProduceReceived(self._last_late, late.produce.acks, 0, (late.part,))
-        orders = self._orders(request, wall_ms)
-        if orders or late.part.id in self._lines:
-            self._late[request.token] = late
-            held = self._held[request.token] = _HeldProduce(request, len(orders))
-            self._lines.setdefault(late.part.id, deque()).append(held)
-            self._context.effects += orders
-        else:
-            self._append_late(late, None, now_ms, wall_ms)
+        self._late[request.token] = late
+        leaves = self._transactions.take(request)
+        if leaves is not None:
+            self._admit(request, leaves, now_ms, wall_ms)
 
     def give_up(self, late: LateAppend) -> None:
         """The time of its request is up: it is refused, and not appended."""
@@ -198,12 +240,14 @@ class ProduceRequests:
         else:
             late.produce.was_late(late, replica.refused_produce())
 
-    def _append_late(self, late: LateAppend, checked: CheckedRecords | None, now_ms: int, wall_ms: int) -> None:
+    def _append_late(
+        self, late: LateAppend, checked: CheckedRecords | None, leave: Leave | None, now_ms: int, wall_ms: int
+    ) -> None:
         if late.settled:
             return
         produce = late.produce
         replica = self._replicas.get(late.part.id)
-        result, required_end = self._append_one(late.part, replica, produce.acks, checked, now_ms, wall_ms)
+        result, required_end = self._append_one(late.part, replica, produce.acks, checked, leave, now_ms, wall_ms)
         if required_end >= 0 and produce.acks:
             assert replica is not None
             produce.wait_for(late.index, replica, required_end)
@@ -225,13 +269,37 @@ class ProduceRequests:
 
     # -------------------------------------------------------------- appending
 
-    def own_append(self, event: OwnAppend, now_ms: int, wall_ms: int) -> ProducePartitionResult:
+    def _own_append(self, event: OwnAppend, now_ms: int, wall_ms: int) -> ProducePartitionResult:
         """Append a batch of this process's own, without waiting for replicas."""
-        id = event.partition.id
+        id, records = event.partition.id, event.partition.records
         replica = self._replicas.get(id)
-        if replica is None or replica.leader is None or replica.leader.leader_epoch != event.leader_epoch:
+        leader = replica.leader if replica is not None else None
+        if leader is None or leader.leader_epoch != event.leader_epoch:
             return ProducePartitionResult(id, NOT_LEADER_OR_FOLLOWER)
-        return self._append(event.partition, replica, -1, now_ms, wall_ms, None)[0]
+        leave = next((each for each in leader.leaves.values() if each.number == event.leave), None)
+        self._context.traffic.wrote(id, len(records))
+        return leader.append(records, -1, now_ms, wall_ms, leave=leave, is_own=True)[0]
+
+    def _end_transactions(self, event: MarkersReceived, now_ms: int, wall_ms: int) -> None:
+        """Append markers, also to internal topics: a group's offsets belong to transactions, too."""
+        results: list[ProducePartitionResult] = []
+        waits: list[tuple[int, Replica, int]] = []
+        for index, marker in enumerate(event.markers):
+            replica = self._replicas.get(marker.id)
+            if replica is None:
+                error, hint = self._context.absence(marker.id)
+                result, required_end = ProducePartitionResult(marker.id, error, hint=hint), -1
+            elif replica.leader is None:
+                result, required_end = replica.refused_produce(), -1
+            else:
+                result, required_end = replica.leader.end_transaction(marker.end, now_ms, wall_ms)
+            results.append(result)
+            if replica is not None and replica.log is not None and replica.log.high_watermark < required_end:
+                waits.append((index, replica, required_end))
+        if waits:
+            self._parked.park_produce(event.token, event.timeout_ms, results, waits, acks=-1, now_ms=now_ms)
+        else:
+            self._context.effects.append(Reply(event.token, ProduceReply(tuple(results))))
 
     def _append(
         self,
@@ -241,6 +309,7 @@ class ProduceRequests:
         now_ms: int,
         wall_ms: int,
         checked: CheckedRecords | None,
+        leave: Leave | None,
     ) -> tuple[ProducePartitionResult, int]:
         """The result, and the offset at which the append is complete (−1 after an error)."""
         if replica is None:
@@ -248,11 +317,18 @@ class ProduceRequests:
             return ProducePartitionResult(part.id, error, hint=hint), -1
         if replica.leader is None:
             return replica.refused_produce(), -1
+        if leave is not None and (refused := leave.refusal(part, replica.leader)):
+            return ProducePartitionResult(part.id, refused, message=leave.words()), -1
         self._context.traffic.wrote(part.id, len(part.records))
-        return replica.leader.append(part.records, acks, now_ms, wall_ms, checked)
+        return replica.leader.append(part.records, acks, now_ms, wall_ms, checked, leave=leave)
 
     def _append_all(
-        self, request: ProduceReceived, checked: Mapping[int, CheckedRecords], now_ms: int, wall_ms: int
+        self,
+        request: ProduceReceived,
+        checked: Mapping[int, CheckedRecords],
+        leaves: Leaves,
+        now_ms: int,
+        wall_ms: int,
     ) -> None:
         acks = request.acks
         results: list[ProducePartitionResult] = []
@@ -264,7 +340,9 @@ class ProduceRequests:
                 late.append((index, part))
                 results.append(ProducePartitionResult(part.id, 0))
                 continue
-            result, required_end = self._append_one(part, replica, acks, checked.get(index), now_ms, wall_ms)
+            result, required_end = self._append_one(
+                part, replica, acks, checked.get(index), leaves.get(index), now_ms, wall_ms
+            )
             results.append(result)
             if required_end >= 0:
                 assert replica is not None
@@ -292,6 +370,7 @@ class ProduceRequests:
         replica: Replica | None,
         acks: int,
         checked: CheckedRecords | None,
+        leave: Leave | None,
         now_ms: int,
         wall_ms: int,
     ) -> tuple[ProducePartitionResult, int]:
@@ -302,7 +381,7 @@ class ProduceRequests:
             return ProducePartitionResult(part.id, INVALID_TOPIC_EXCEPTION), -1
         if replica is not None and replica.leader is not None and _holds_several_batches(part.records):
             return ProducePartitionResult(part.id, INVALID_RECORD, message=_SEVERAL_BATCHES), -1
-        result, required_end = self._append(part, replica, acks, now_ms, wall_ms, checked)
+        result, required_end = self._append(part, replica, acks, now_ms, wall_ms, checked, leave)
         if required_end >= 0 and replica is not None and replica.log is not None:
             reached = replica.log.high_watermark if acks == -1 else replica.flushing.completed_end
             if reached < required_end:
@@ -313,7 +392,8 @@ class ProduceRequests:
 
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken."""
-        assert self._late.keys() <= self._held.keys(), self._late
+        self._transactions.check()
+        assert all(token in self._held or self._transactions.holds(token) for token in self._late), self._late
         for token, held in self._held.items():
             assert token == held.request.token and held.pending >= 0
             assert all(list(self._lines[id]).count(held) == 1 for id in held.ids), f"request {token}: {held.ids}"

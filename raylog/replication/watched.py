@@ -7,6 +7,7 @@ the differences to the shell, as one effect, in this order::
 
     LeadershipEnded      the former epoch, if this process led
     LeadershipBegan      the new epoch, if it leads
+    TransactionEnded     each marker that was appended, before its offset can be below the high watermark
     HighWatermarkMoved   forwards, or backwards where the log was cut or is another one
     LeadershipExpected   whether this process may lead any moment without leading yet
 """
@@ -24,6 +25,7 @@ from raylog.replication.leaderships import (
     LeadershipEnded,
     LeadershipExpected,
     LeadershipsChanged,
+    TransactionEnded,
 )
 from raylog.replication.replica import Replica
 from raylog.types import TopicIdPartition
@@ -53,12 +55,16 @@ class WatchedReplicas:
 
     def announce(self) -> None:
         """Give the shell what has changed of the replicas that were noted."""
-        noted, self._context.watched = self._context.watched, {}
-        changes = [change for id in noted for change in self._changes(id, self._replicas.get(id))]
+        context = self._context
+        noted, context.watched = context.watched, {}
+        ended, context.ended_transactions = context.ended_transactions, []
+        changes = [change for id in noted for change in self._changes(id, self._replicas.get(id), ended)]
         if changes:
             self._context.effects.append(LeadershipsChanged(tuple(changes)))
 
-    def _changes(self, id: TopicIdPartition, replica: Replica | None) -> list[Leadership]:
+    def _changes(
+        self, id: TopicIdPartition, replica: Replica | None, ended: list[TransactionEnded]
+    ) -> list[Leadership]:
         changes: list[Leadership] = []
         was = self._announced.setdefault(id, _Announced())
         leader = replica.leader if replica is not None else None
@@ -69,6 +75,8 @@ class WatchedReplicas:
         if leader is not None and leader_epoch != was.leader_epoch:
             changes.append(LeadershipBegan(id, leader_epoch, leader.epoch_start_offset))
         was.leader_epoch = leader_epoch
+        if leader is not None:
+            changes += [each for each in ended if each.id == id]
         high_watermark = log.high_watermark if log is not None else NOWHERE
         if log is not None and high_watermark != was.high_watermark:
             changes.append(HighWatermarkMoved(id, high_watermark, log.stable_end_offset))

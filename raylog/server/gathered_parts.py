@@ -44,9 +44,10 @@ def gathering(
     runtime: CoordinatorRuntime[RequestT, ReplyT, KeyedT],
     to_requests: ToRequests[RequestT],
     to_entity: ToEntity[ReplyT],
+    ask: Callable[[int, RequestT, Callable[[ReplyT], None]], None] | None = None,
 ) -> Callable[[Request], None]:
     """The handler of an API: takes a request apart, asks the coordinator of each part and puts the
-    answers together, in the order of the parts.
+    answers together, in the order of the parts. ``ask``: instead of the runtime's.
     """
 
     def handle(request: Request) -> None:
@@ -59,6 +60,6 @@ def gathering(
         if not parts:
             gathered.answer()
         for index, (number, part) in enumerate(parts):
-            runtime.ask(number, part, partial(gathered.reply, index))
+            (ask or runtime.ask)(number, part, partial(gathered.reply, index))
 
     return handle

@@ -10,15 +10,17 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 from raylog.coordination.runtime import CoordinatorRuntime, Replicas
-from raylog.groups.context import GroupConfig
+from raylog.groups.context import GroupConfig, commit_error
 from raylog.groups.machine import GroupKind
 from raylog.groups.records import GroupRecord
-from raylog.groups.requests import GroupReply
+from raylog.groups.requests import GroupReply, TxnOffsetCommit
 from raylog.groups.requests import Request as GroupRequest
 from raylog.kafka.context import INTERNAL
 from raylog.kafka.spec import ApiSpec
+from raylog.replication.transaction_events import LeaveGiven, LeaveWanted
 from raylog.server.apis import groups as apis
 from raylog.server.apis.groups import Caller, GroupApi
 from raylog.server.driver import LoopClock
@@ -26,21 +28,27 @@ from raylog.server.gathered_parts import gathering
 from raylog.wire.request import Request
 from raylog.wire.server_connection import ServerConnection
 
+WantLeave = Callable[[Callable[[int], LeaveWanted], Callable[[LeaveGiven], None]], None]
+"""Gives the machine of the replicas a LeaveWanted of a new token, and hands on what becomes of it."""
+
 
 class GroupCoordinators:
     """``handlers`` go into the server's table; ``runtime`` is fed by the process that holds the
     replicas.
     """
 
-    def __init__(self, runtime: CoordinatorRuntime[GroupRequest, GroupReply, GroupRecord]) -> None:
+    def __init__(
+        self, runtime: CoordinatorRuntime[GroupRequest, GroupReply, GroupRecord], want_leave: WantLeave
+    ) -> None:
         self.runtime = runtime
+        self._want_leave = want_leave
         self._connections: dict[ServerConnection, int] = {}
         self._connection_numbers = itertools.count(1)
 
     @classmethod
-    def on(cls, replicas: Replicas, *, config: GroupConfig | None = None) -> GroupCoordinators:
-        """In the running event loop and its time."""
-        return cls(CoordinatorRuntime(GroupKind(config, new_uuid=uuid.uuid4), replicas, LoopClock()))
+    def on(cls, replicas: Replicas, want_leave: WantLeave, *, config: GroupConfig | None = None) -> GroupCoordinators:
+        """In the running event loop and its time. ``want_leave``: from the machine of the replicas."""
+        return cls(CoordinatorRuntime(GroupKind(config, new_uuid=uuid.uuid4), replicas, LoopClock()), want_leave)
 
     def handlers(self) -> dict[ApiSpec, Callable[[Request], None]]:
         return {api.spec: self._handler(api) for api in apis.APIS}
@@ -50,7 +58,27 @@ class GroupCoordinators:
             self.runtime,
             lambda request: api.to_requests(request.body, request.version, self._caller(request)),
             api.to_entity,
+            self._ask,
         )
+
+    def _ask(self, number: int, part: GroupRequest, then: Callable[[GroupReply], None]) -> None:
+        """Ask the coordinator; of offsets of a transaction, when that one's coordinator has been asked
+        (KIP-890). A process that does not lead refuses them anyway.
+        """
+        runtime = self.runtime
+        place = runtime.led(number) if isinstance(part, TxnOffsetCommit) else None
+        if place is None or not isinstance(part, TxnOffsetCommit):
+            runtime.ask(number, part, then)
+            return
+
+        def given(leave: LeaveGiven) -> None:
+            if leave.error:
+                then(runtime.kind.machine(0).refuse(part, commit_error(leave.error)))
+            else:
+                runtime.ask(number, replace(part, leave=leave.leave), then)
+
+        producer = part.producer_id, part.producer_epoch
+        self._want_leave(lambda token: LeaveWanted(token, *place, part.membership, *producer), given)
 
     def _caller(self, request: Request) -> Caller:
         context, connection = request.context, request.connection

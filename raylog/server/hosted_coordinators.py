@@ -13,7 +13,7 @@ from raylog.replication.leaderships import Leadership
 from raylog.server.apis.transactions import APIS, TransactionApi
 from raylog.server.driver import LoopClock
 from raylog.server.gathered_parts import gathering
-from raylog.server.group_coordinator import GroupCoordinators
+from raylog.server.group_coordinator import GroupCoordinators, WantLeave
 from raylog.server.transaction_questions import TransactionQuestions
 from raylog.transactions.context import TransactionConfig
 from raylog.transactions.machine import TransactionKind
@@ -32,12 +32,13 @@ class HostedCoordinators:
         self,
         replicas: Replicas,
         questions: TransactionQuestions,
+        want_leave: WantLeave,
         *,
         groups: GroupConfig | None = None,
         transactions: TransactionConfig | None = None,
     ) -> None:
         """In the running event loop and its time."""
-        self.groups = GroupCoordinators.on(replicas, config=groups)
+        self.groups = GroupCoordinators.on(replicas, want_leave, config=groups)
         self.transactions: TransactionRuntime = CoordinatorRuntime(
             TransactionKind(transactions), replicas, LoopClock(), others=questions.ask
         )

@@ -26,6 +26,7 @@ from raylog.replication.events import (
     Tell,
 )
 from raylog.replication.leaderships import Leadership, LeadershipsChanged
+from raylog.replication.transaction_events import VerifyTransaction
 
 
 class ReplicaShell(Protocol):
@@ -36,6 +37,8 @@ class ReplicaShell(Protocol):
     def send_fetch(self, order: SendFetch) -> None: ...
 
     def tell(self, frame: FromActor) -> None: ...
+
+    def verify_transaction(self, order: VerifyTransaction) -> None: ...
 
     def leaderships_changed(self, changes: Sequence[Leadership]) -> None: ...
 
@@ -76,6 +79,8 @@ def carry_out(shell: ReplicaShell, logs: LogShell, effects: Iterable[Effect]) ->
                 shell.tell(effect.frame)
             case Flush():
                 logs.flush_log(effect)
+            case VerifyTransaction():
+                shell.verify_transaction(effect)
             case LeadershipsChanged():
                 shell.leaderships_changed(effect.changes)
             case CheckRecords():

@@ -92,8 +92,9 @@ from raylog.replication.events import (
 from raylog.replication.host import ReplicaHost
 from raylog.replication.leaderships import Leadership
 from raylog.replication.replica import Replica
+from raylog.replication.transaction_events import LeaveGiven, LeaveWanted, VerifyTransaction
 from raylog.server import follower_fetches, log_work
-from raylog.server.apis import fetch, log_dirs, offsets, produce, producers, repairs, whereabouts
+from raylog.server.apis import fetch, log_dirs, markers, offsets, produce, producers, repairs, whereabouts
 from raylog.server.apis.entities import TopicNames
 from raylog.server.door import Door, without_hints
 from raylog.server.driver import Driver, LoopClock
@@ -104,6 +105,7 @@ from raylog.server.log_threads import LogThreads
 from raylog.server.replica_effects import carry_out
 from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
+from raylog.server.transaction_links import TransactionLinks
 from raylog.server.transaction_questions import TransactionQuestions
 from raylog.server.usual_requests import UsualFetch, UsualProduce
 from raylog.types import Endpoint, TopicIdPartition, broker_of
@@ -171,10 +173,11 @@ class ReplicaServer:
             cluster_id=self._disk.cluster_id,
             on_event=self._driver.handle,
         )
+        self._coordinators = TransactionLinks(self._disk, lambda: self._session.controller(), self._driver.handle)
         self._unanswered: dict[int, Request] = {}  # with acks 0, not appended yet
         self._over: asyncio.Future[str] | None = None
         self._stopping = False
-        self._hosted = HostedCoordinators(self, self._questions(), groups=groups)
+        self._hosted = HostedCoordinators(self, self._questions(), self._want_leave, groups=groups)
         self._session = SessionClient(
             Path(spec.disk),
             self._identity,
@@ -217,6 +220,7 @@ class ReplicaServer:
                 table.DESCRIBE_LOG_DIRS: self._describe_log_dirs,
                 table.DESCRIBE_PRODUCERS: self._describe_producers,
                 **self._hosted.handlers(),
+                table.WRITE_TXN_MARKERS: self._write_txn_markers,
             },
         )
 
@@ -264,6 +268,7 @@ class ReplicaServer:
         await self.door.stop()
         await self._server.stop()
         self._leaders.close()
+        self._coordinators.close()
         await self._threads.close_cleanly(self._host.logs())
         self._threads.stop()
         if reason == SHUT_DOWN:
@@ -282,6 +287,7 @@ class ReplicaServer:
         await self.door.stop(grace_s=0)
         await self._server.stop(grace_s=0)
         self._leaders.close()
+        self._coordinators.close()
         self._threads.stop()
         for log in self._host.logs():
             log.close(clean=False)
@@ -334,6 +340,9 @@ class ReplicaServer:
     def send_fetch(self, order: SendFetch) -> None:
         self._leaders.send(order)
 
+    def verify_transaction(self, order: VerifyTransaction) -> None:
+        self._coordinators.ask(order)
+
     def tell(self, frame: FromActor) -> None:
         self._session.send(frame)
 
@@ -361,7 +370,7 @@ class ReplicaServer:
         token = self._park(request, lambda reply: produce.entity(body, reply, request.version))
         if body.acks == 0:
             del self._waiting[token]
-        self._driver.handle(produce.event(body, token, self._names))
+        self._driver.handle(produce.event(body, token, self._names, request.version))
         if body.acks:
             self._parked(request, token)
         elif self._host.holds(token) or not (self._driver.is_free or self._stopping):
@@ -492,6 +501,12 @@ class ReplicaServer:
         self._driver.handle(offsets.delete_records_event(body, token, self._names))
         self._parked(request, token)
 
+    def _write_txn_markers(self, request: Request) -> None:
+        body = request.body
+        token = self._park(request, lambda reply: markers.entity(body, reply, request.version))
+        self._driver.handle(markers.event(body, token, self._names))
+        self._parked(request, token)
+
     def _describe_log_dirs(self, request: Request) -> None:
         request.reply(log_dirs.entity(request.body, request.version, self._host.replicas, self._spec.disk))
 
@@ -514,12 +529,16 @@ class ReplicaServer:
         batch: bytes,
         leader_epoch: int,
         then: Callable[[ProducePartitionResult], None],
+        leave: int,
     ) -> None:
         """Append it if this process leads in that epoch, now or behind the present step; then call
         ``then``.
         """
         token = self._park(_Inside(lambda reply: then(reply.partitions[0])), _as_it_is)
-        self._driver.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch))
+        self._driver.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch, leave))
+
+    def _want_leave(self, wanted: Callable[[int], LeaveWanted], then: Callable[[LeaveGiven], None]) -> None:
+        self._driver.handle(wanted(self._park(_Inside(then), _as_it_is)))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
         """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is

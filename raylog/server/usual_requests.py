@@ -33,6 +33,7 @@ from raylog.replication.events import (
     ProduceReceived,
     Token,
 )
+from raylog.server.apis import produce
 from raylog.types import TopicIdPartition
 from raylog.wire.encoding import varint
 from raylog.wire.frames import RequestHeader
@@ -66,6 +67,7 @@ class UsualProduce:
         "_api",
         "_head",
         "_is_flexible",
+        "_membership",
         "_tail",
         "_timeout_ms",
         "_varies_at",
@@ -87,6 +89,7 @@ class UsualProduce:
         version = self.version = header.version
         self.acks = parsed.acks
         self._timeout_ms = parsed.waits_ms
+        self._membership = produce.membership(parsed.transactional_id, version)
         self._varies_at = parsed.varies_at
         self._api = bytes(frame[:API_BYTES])
         self.start = bytes(frame[HEADER_BYTES : parsed.varies_at])
@@ -121,7 +124,8 @@ class UsualProduce:
         return frame[at:end]
 
     def event(self, token: Token, records: Buffer) -> ProduceReceived:
-        return ProduceReceived(token, self.acks, self._timeout_ms, (ProducePartition(self.id, records),))
+        part = ProducePartition(self.id, records, self._membership)
+        return ProduceReceived(token, self.acks, self._timeout_ms, (part,))
 
     def answer(self, correlation_id: int, result: ProducePartitionResult) -> list[Buffer] | None:
         if result.error:

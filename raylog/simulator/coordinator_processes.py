@@ -20,6 +20,7 @@ from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.replication.events import DamageSuspected, LogFailed, OwnAppend, ProducePartition, ProducePartitionResult
 from raylog.replication.leaderships import Leadership
+from raylog.replication.transaction_events import LeaveGiven, LeaveWanted
 from raylog.simulator.messages import Answer, Call
 from raylog.simulator.processes import Machine
 from raylog.simulator.simulated_network import End, Link
@@ -52,7 +53,7 @@ class CoordinatorProcess(ReplicaProcess, Generic[RequestT, ReplyT, KeyedT]):
     ) -> None:
         super().__init__(simulation, machine, spec)
         self.runtime = CoordinatorRuntime(kind, self, ProcessClock(self))
-        self._inside: dict[int, Callable[[ProducePartitionResult], None]] = {}
+        self._inside: dict[int, Callable[[Any], None]] = {}
         self._roles: dict[int, CoordinatorRole] = {}
 
     def controller_said(self, frame: OneSaid) -> None:
@@ -88,16 +89,26 @@ class CoordinatorProcess(ReplicaProcess, Generic[RequestT, ReplyT, KeyedT]):
         return replica.log if replica is not None else None
 
     def append(
-        self, id: TopicIdPartition, batch: bytes, leader_epoch: int, then: Callable[[ProducePartitionResult], None]
+        self,
+        id: TopicIdPartition,
+        batch: bytes,
+        leader_epoch: int,
+        then: Callable[[ProducePartitionResult], None],
+        leave: int,
     ) -> None:
         token = self.new_token()
+        self._inside[token] = lambda reply: then(reply.partitions[0])
+        self.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch, leave))
+
+    def want_leave(self, wanted: Callable[[int], LeaveWanted], then: Callable[[LeaveGiven], None]) -> None:
+        token = self.new_token()
         self._inside[token] = then
-        self.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch))
+        self.handle(wanted(token))
 
     def answer(self, token: int, reply: Any) -> None:
         then = self._inside.pop(token, None)
         if then is not None:
-            then(reply.partitions[0])
+            then(reply)
         else:
             super().answer(token, reply)
 

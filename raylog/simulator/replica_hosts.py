@@ -68,6 +68,7 @@ from raylog.replication.events import (
 from raylog.replication.host import ReplicaHost
 from raylog.replication.leaderships import Leadership, LeadershipsChanged
 from raylog.replication.replica import Replica
+from raylog.replication.transaction_events import TransactionMembership, TransactionVerified, VerifyTransaction
 from raylog.simulator.simulated_files import SimulatedDisk, SimulatedFiles
 from raylog.types import ActorIdentity, Endpoint, TopicIdPartition, node_id
 
@@ -126,6 +127,7 @@ class Hosts:
         self.holds_checks = False
         self.scrubs: list[tuple[int, Scrub]] = []
         self.holds_scrubs = False
+        self.questions: list[tuple[int, VerifyTransaction]] = []  # to transaction coordinators, which the test plays
         self.openings: list[tuple[HostProcess, Assignment]] = []
         self.holds_openings = False
         self.housekept: list[RunHousekeeping] = []
@@ -298,6 +300,8 @@ class Hosts:
                 self.scrubs.append((broker, effect))
                 if not self.holds_scrubs:
                     self.finish_scrubs()
+            case VerifyTransaction():
+                self.questions.append((broker, effect))
             case LeadershipsChanged():
                 pass
             case _:
@@ -370,6 +374,12 @@ class Hosts:
         if self.processes[broker].alive:
             verdict = checked(check.records, config=check.config, wall_ms=check.wall_ms, where=check.where)
             self.handle(broker, RecordsChecked(check.token, check.index, verdict))
+
+    def answer_question(self, error: int = 0, number: int = 0) -> None:
+        """The transaction coordinator answers one of the leaders' questions."""
+        broker, question = self.questions.pop(number)
+        if self.processes[broker].alive:
+            self.handle(broker, TransactionVerified(question.question, error))
 
     def step(self) -> bool:
         """Deliver the oldest message that is not held by a cut; False if there is none."""
@@ -457,12 +467,19 @@ class Hosts:
         timeout_ms: int = 30_000,
         id: TopicIdPartition = P0,
         producer: tuple[int, int, int] = (-1, -1, -1),
+        membership: TransactionMembership | None = None,
         run: bool = True,
     ) -> int:
-        """Send one batch; returns the token. ``producer`` is (id, epoch, base sequence)."""
+        """Send one batch; returns the token. ``producer`` is (id, epoch, base sequence);
+        ``membership`` says of which transaction.
+        """
         token = self.token()
-        records = batch(*values, timestamp_ms=WALL_MS + self.now_ms, producer=producer)
-        self.handle(broker, ProduceReceived(token, acks, timeout_ms, (ProducePartition(id, records),)))
+        is_transactional = membership is not None
+        records = batch(
+            *values, timestamp_ms=WALL_MS + self.now_ms, producer=producer, is_transactional=is_transactional
+        )
+        part = ProducePartition(id, records, membership)
+        self.handle(broker, ProduceReceived(token, acks, timeout_ms, (part,)))
         if run:
             self.run()
         return token

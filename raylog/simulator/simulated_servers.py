@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
+from kio.schema.errors import ErrorCode
+
 from raylog.control.session import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -77,6 +79,7 @@ from raylog.replication.events import (
 )
 from raylog.replication.host import ReplicaHost
 from raylog.replication.leaderships import Leadership
+from raylog.replication.transaction_events import TransactionVerified, VerifyTransaction
 from raylog.server.driver import Driver
 from raylog.server.replica_effects import carry_out
 from raylog.simulator.checkers import Violation
@@ -193,6 +196,10 @@ class ReplicaProcess(ServerProcess):
         if isinstance(frame, AlterPartition):
             self.simulation.trace_event(self.name, frame)
         self.send(frame)
+
+    def verify_transaction(self, order: VerifyTransaction) -> None:
+        """There are no transaction coordinators among the simulated processes."""
+        self._replica_driver.handle(TransactionVerified(order.question, ErrorCode.coordinator_not_available.value))
 
     def leaderships_changed(self, changes: Sequence[Leadership]) -> None:
         """What has become of a replica of ``Simulation.coordinated_topics``."""

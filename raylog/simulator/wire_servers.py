@@ -61,7 +61,7 @@ class WireReplicaProcess(CoordinatorProcess[GroupRequest, GroupReply, GroupRecor
             table.FETCH: self._fetch_records,
             table.LIST_OFFSETS: self._list_offsets,
             table.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
-            **GroupCoordinators(self.runtime).handlers(),
+            **GroupCoordinators(self.runtime, self.want_leave).handlers(),
         }
         self._server = Server(
             {
@@ -116,7 +116,7 @@ class WireReplicaProcess(CoordinatorProcess[GroupRequest, GroupReply, GroupRecor
         token = self._park(request, lambda reply: produce.entity(body, reply, request.version))
         if body.acks == 0:
             del self._asked[token]
-        self.handle(produce.event(body, token, self._names))
+        self.handle(produce.event(body, token, self._names, request.version))
         if body.acks:
             self._parked(request, token)
         else:

@@ -146,7 +146,7 @@ def test_bad_producer_options_are_named_with_the_remedy(options: dict[str, objec
             {"group.remote.assignor": "uniform"},
             "a consumer does not accept group.remote.assignor: groups speak the classic",
         ),
-        ({"isolation.level": "read_committed"}, "isolation.level=read_committed is not supported"),
+        ({"isolation.level": "serializable"}, "isolation.level='serializable'"),
         ({"enable.auto.commit": True}, "needs a group.id"),
         ({"auto.offset.reset": "newest"}, "auto.offset.reset='newest'"),
         ({"fetch.from": "afar"}, "fetch.from='afar'"),

@@ -1,4 +1,4 @@
-"""What raylog does not have yet, it refuses: transactions and ACLs, with the codes that end a client's attempt at once."""
+"""What raylog does not have yet, it refuses: ACLs, with the codes that end a client's attempt at once."""
 
 from __future__ import annotations
 
@@ -6,48 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import raw_requests
 from kio.schema.errors import ErrorCode
-from outside import Client, produce, request
-from raw_requests import end_of, part
-
-from raylog.records.codec import encode_values
-from raylog.testing.in_process import InProcessCluster
+from outside import Client, request
 
 pytestmark = pytest.mark.core
 
 Open = Callable[..., Client]
-NewTopicOf = Callable[..., str]
-INVALID_TXN_STATE = ErrorCode.invalid_txn_state
 NO_AUTHORIZER = ErrorCode.security_disabled
-
-
-def transactional_batch() -> bytes:
-    return encode_values(
-        [b"x"], timestamp_ms=1, producer_id=7_000, producer_epoch=0, base_sequence=0, is_transactional=True
-    )
-
-
-@pytest.mark.parametrize("partitions", [1, 2], ids=["passed on as bytes", "split"])
-def test_a_transactional_batch_of_a_kafka_client_is_refused(
-    running: InProcessCluster, client: Open, new_topic: NewTopicOf, partitions: int
-) -> None:
-    topic = new_topic(*[(0, 1, 2)] * partitions)
-    data = {number: transactional_batch() for number in range(partitions)}
-    for acks in (-1, 1):
-        (reply,) = client().ask(produce(topic, data, acks=acks)).responses
-        assert [each.error_code for each in reply.partition_responses] == [INVALID_TXN_STATE] * partitions
-        assert "no transactions yet" in reply.partition_responses[0].error_message
-    assert end_of(running, topic) == 0
-
-
-def test_a_transactional_batch_over_the_inside_link_is_refused(
-    running: InProcessCluster, new_topic: NewTopicOf
-) -> None:
-    topic = new_topic((0, 1, 2))
-    reply = raw_requests.produce(running, part(running, topic)["leader_node"], topic, transactional_batch())
-    assert reply.error_code is INVALID_TXN_STATE and "no transactions yet" in reply.error_message
-    assert end_of(running, topic) == 0
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -76,7 +76,7 @@ def decoded_event(frame: bytes) -> Any:
     header, position = decode_request_header(frame)
     body = decode_request_body(frame, header, position, ignore_rest=True)
     if header.api_key == PRODUCE:
-        return produce_api.event(body, 5, NAMES)
+        return produce_api.event(body, 5, NAMES, header.version)
     return fetch_api.event(body, 5, NAMES, header.version)
 
 
@@ -88,6 +88,22 @@ def test_a_known_start_means_what_the_whole_request_means(api_key: int, version:
     for varies in (0, 1, 100, 200, 5_000):
         frame = frame_of(request_of(api_key, version, varies), correlation_id=varies)
         assert event_of(known, frame) == decoded_event(frame), varies
+
+
+@pytest.mark.parametrize("version", table.PRODUCE.versions)
+def test_the_transaction_of_a_produce_is_not_lost(version: int) -> None:
+    """The quick way would begin it without its coordinator's leave."""
+    request = produce(named(version), {NUMBER: b"x"}, version=version, acks=1, transactional_id="t")
+    known = usual(frame_of(request))
+    assert known is not None
+    event = event_of(known, frame_of(request))
+    assert event == decoded_event(frame_of(request))
+    membership = event.partitions[0].membership
+    assert (membership.transactional_id, membership.adds, membership.is_abortable) == (
+        "t",
+        version >= 12,
+        version >= 11,
+    )
 
 
 @pytest.mark.parametrize(("api_key", "version"), VERSIONS)
@@ -174,6 +190,7 @@ def test_other_bytes_before_the_partition_are_not_known_again() -> None:
         produce(TOPIC, {NUMBER: b"x"}, version=9, acks=1, timeout_ms=1),
         produce("others", {NUMBER: b"x"}, version=9, acks=1),
         produce(TOPIC, {NUMBER: b"x"}, version=10, acks=1),
+        produce(TOPIC, {NUMBER: b"x"}, version=9, acks=1, transactional_id="t"),
     ):
         assert known.records_of(frame_of(other)) is None, other
 

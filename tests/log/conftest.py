@@ -79,8 +79,8 @@ class Machine:
         return self.log.append_as_leader(batch, leader_epoch=leader_epoch, wall_ms=self.wall_ms).base_offset
 
     def copy(self, batch: bytes, *, leader_epoch: int = 0) -> int:
-        """Append a batch as if a leader had sent it; returns its base offset. The way in of transactional batches, which clients
-        may not write yet: they come from folders of Apache Kafka's."""
+        """Append a batch as if a leader had sent it; returns its base offset. So transactional batches come
+        in without a coordinator."""
         base_offset = self.log.log_end_offset
         stamped = stamped_header(BatchView(batch), base_offset, leader_epoch) + batch[STAMP_SIZE:]
         self.log.append_as_follower(stamped, wall_ms=self.wall_ms)

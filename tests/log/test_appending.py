@@ -101,13 +101,13 @@ def test_a_producer_id_needs_epoch_and_sequence(machine: Any) -> None:
     _refused(machine, ErrorCode.invalid_record, encode_values([b"a"], timestamp_ms=1, is_transactional=True))
 
 
-def test_a_transactional_batch_is_refused_while_there_are_no_transactions(machine: Any) -> None:
-    """Nobody could commit it, so it would hold back the last stable offset and compaction for good."""
+def test_a_transactional_batch_of_no_transaction_is_refused(machine: Any) -> None:
+    """Nobody would ever end it, so it would hold back the last stable offset and compaction for good."""
     machine.open()
     batch = encode_values(
         [b"a"], timestamp_ms=1, producer_id=3, producer_epoch=0, base_sequence=0, is_transactional=True
     )
-    _refused(machine, ErrorCode.invalid_txn_state, batch, "no transactions yet: produce without transactional.id")
+    _refused(machine, ErrorCode.invalid_txn_state, batch, "no transaction of epoch 0 open here")
     assert machine.log.stable_end_offset == machine.log.high_watermark and machine.log.producers.get(3) is None
 
 

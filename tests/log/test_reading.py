@@ -214,7 +214,7 @@ def test_truncation_at_or_behind_the_end_does_nothing(log: Any) -> None:
 
 def test_truncation_lowers_the_flushed_end_so_that_new_records_are_not_taken_for_flushed(log: Any) -> None:
     log.flush()
-    assert log.recovery_point == 100 and log.unflushed_messages == 0 and log.oldest_unflushed_ms is None
+    assert log.recovery_point == 100 and log.unflushed_messages == 0 and log.flushes.oldest_unflushed_ms is None
     log.truncate_to(60)
     assert log.recovery_point == 60
 
@@ -251,12 +251,12 @@ def test_flush_counts_and_ages_what_it_does_not_cover(machine: Any) -> None:
     machine.append(b"a", b"b")
     machine.wall_ms = 6000
     machine.append(b"c")
-    assert (log.unflushed_messages, log.oldest_unflushed_ms) == (3, 5000)
+    assert (log.unflushed_messages, log.flushes.oldest_unflushed_ms) == (3, 5000)
     assert log.flush() == 3
-    assert (log.unflushed_messages, log.oldest_unflushed_ms, log.recovery_point) == (0, None, 3)
+    assert (log.unflushed_messages, log.flushes.oldest_unflushed_ms, log.recovery_point) == (0, None, 3)
     machine.wall_ms = 7000
     machine.append(b"d")
-    assert (log.unflushed_messages, log.oldest_unflushed_ms) == (1, 7000)
+    assert (log.unflushed_messages, log.flushes.oldest_unflushed_ms) == (1, 7000)
 
 
 def test_an_append_during_a_flush_is_not_covered_by_it(machine: Any) -> None:
@@ -271,7 +271,7 @@ def test_an_append_during_a_flush_is_not_covered_by_it(machine: Any) -> None:
 
     machine.disk.fault = fault
     assert log.flush() == 1
-    assert (log.recovery_point, log.unflushed_messages, log.oldest_unflushed_ms) == (1, 1, 9000)
+    assert (log.recovery_point, log.unflushed_messages, log.flushes.oldest_unflushed_ms) == (1, 1, 9000)
 
 
 def test_a_truncation_during_a_flush_takes_back_its_promise(machine: Any) -> None:

@@ -180,6 +180,19 @@ def test_a_marker_that_is_not_committed_yet_keeps_its_records_back(machine: Any)
         assert machine.log.stable_end_offset == stable_end
 
 
+def test_the_list_is_in_the_order_in_which_transactions_begin(machine: Any) -> None:
+    """The index is in the order in which they end, and some clients look at the first entry alone."""
+    machine.open()
+    writer = Writer(machine)
+    for producer in (1, 2, 3):
+        writer.data(producer, b"k", b"v")
+    for producer in (2, 3, 1):
+        writer.end(producer, Marker.ABORT)
+    log = machine.log
+    assert [entry.producer_id for entry in log.transactions.between(0, 6)] == [2, 3, 1]
+    assert log.transactions.aborted(0, 6) == ((1, 0), (2, 1), (3, 2))
+
+
 def test_a_damaged_index_is_made_anew(machine: Any) -> None:
     machine.open()
     writer = Writer(machine)
@@ -210,6 +223,33 @@ def test_the_entries_of_segments_that_retention_deletes_go(machine: Any) -> None
     assert log.transactions.aborted(0, log.log_end_offset) == ()
     log.delete_renamed_files(machine.wall_ms + (1 << 40))
     assert index_bytes(machine) == 0
+
+
+@pytest.mark.parametrize("how", ["stays open", "is closed", "crashes"])
+def test_a_transaction_whose_first_records_retention_deletes_stays_open(machine: Any, how: str) -> None:
+    """And what is behind it stays undecided, from the log's start on."""
+    machine.open(segment_bytes=400, retention_ms=1)
+    writer = Writer(machine)
+    for number in range(10):
+        writer.data(1, b"k", b"%d" % number)
+        writer.data(-1, b"k", b"plain %d" % number)
+    log = machine.log
+    log.high_watermark = log.log_end_offset
+    machine.wall_ms += 10
+    assert log.delete_old_segments(machine.wall_ms) and log.log_start_offset > 0
+    log.checkpoint()
+    if how == "is closed":
+        machine.reopen()
+    elif how == "crashes":
+        machine.recover()
+    log = machine.log
+    log.check()
+    assert log.stable_end_offset == log.log_start_offset
+    writer.data(-1, b"k", b"behind")
+    writer.end(1, Marker.ABORT)
+    log.high_watermark = log.log_end_offset
+    assert log.stable_end_offset == log.log_end_offset
+    assert read_committed(log, log.log_start_offset)[-1][1] == b"behind"
 
 
 @pytest.mark.parametrize("how", ["stays open", "is closed", "crashes"])

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from raw_requests import ask, endpoint_of, eventually, part
 from transactional_folders import ALL, COMMITTED, END, STABLE_END, TOPIC, cluster_over_transactions, is_led
+from typer.testing import CliRunner
 
+from raylog.cli.main import app
 from raylog.client.links import requests
-from raylog.client.sync import AdminClient
+from raylog.client.sync import AdminClient, Consumer
 from raylog.records.aborted import AbortedTransactions
 from raylog.records.batch import batches
 from raylog.records.codec import light_records
@@ -72,3 +74,89 @@ def test_committed_records_are_read_from_a_folder_of_kafkas_and_from_copies_of_i
         assert part(running, TOPIC)["leader_node"] >> 16 == 2
         eventually(lambda: latest(running, requests.READ_UNCOMMITTED) == END, "the new leader knows what is committed")
         assert_isolated(running)
+
+
+# ------------------------------------------------------------------ raylog's own consumers
+
+
+def read_all(consumer: Consumer, end: int) -> list[bytes]:
+    """By records, until the position is at the end."""
+    found: list[bytes] = []
+
+    def is_over() -> bool:
+        found.extend(bytes(record.value or b"") for record in consumer.consume(timeout=0.1))
+        return consumer.position(T0) >= end
+
+    eventually(is_over, "the position is at the end")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("level", "expected", "end"), [("read_committed", COMMITTED, STABLE_END), ("read_uncommitted", ALL, END)]
+)
+def test_a_native_consumer_reads_what_its_isolation_level_says(
+    tmp_path: Path, level: str, expected: list[bytes], end: int
+) -> None:
+    with cluster_over_transactions(tmp_path) as running:
+        options = {"isolation.level": level, "auto.offset.reset": "earliest"}
+        with Consumer(running.address, options) as consumer:
+            consumer.assign([T0])
+            assert consumer.end_offsets([T0])[T0] == end
+            assert read_all(consumer, end) == expected
+            assert consumer.lag()[T0] == 0
+            consumer.seek_to_beginning()
+            tables: list[bytes] = []
+
+            def is_over() -> bool:
+                tables.extend(consumer.poll_batch(timeout=0.1)["value"].to_pylist())
+                return consumer.position(T0) >= end
+
+            eventually(is_over, "the position is at the end")
+            assert tables == expected
+            consumer.seek(T0, 3)  # behind the beginning of an aborted transaction
+            behind = [each for each in expected if each not in (b"plain", b"aborted 1", b"committed 1")]
+            assert read_all(consumer, end) == behind
+            consumer.seek_to_end()
+            assert consumer.position(T0) == end
+
+
+def test_a_paused_consumer_forgets_no_aborted_transaction(tmp_path: Path) -> None:
+    """What is put back while it pauses is given as it would have been."""
+    with cluster_over_transactions(tmp_path) as running:
+        options = {"isolation.level": "read_committed", "auto.offset.reset": "earliest", "max.poll.records": 1}
+        with Consumer(running.address, options) as consumer:
+            consumer.assign([T0])
+            found: list[bytes] = []
+
+            def all_read() -> bool:
+                record = consumer.poll(0.1)
+                if record is not None:
+                    found.append(bytes(record.value or b""))
+                    consumer.pause(T0)
+                    assert consumer.poll(0) is None
+                    consumer.resume(T0)
+                return consumer.position(T0) >= STABLE_END
+
+            eventually(all_read, "all is read")
+            assert found == COMMITTED
+
+
+def test_a_consumer_group_goes_on_behind_what_was_aborted(tmp_path: Path) -> None:
+    with cluster_over_transactions(tmp_path) as running:
+        options = {"isolation.level": "read_committed", "auto.offset.reset": "earliest", "group.id": "g"}
+        with Consumer(running.address, options) as consumer:
+            consumer.assign([T0])
+            assert read_all(consumer, STABLE_END) == COMMITTED
+            consumer.commit()
+        with Consumer(running.address, options) as consumer:
+            consumer.assign([T0])
+            assert consumer.position(T0) == STABLE_END
+
+
+@pytest.mark.parametrize(("level", "expected"), [("read_committed", COMMITTED), ("read_uncommitted", ALL)])
+def test_raylog_consume_prints_what_the_isolation_level_says(tmp_path: Path, level: str, expected: list[bytes]) -> None:
+    with cluster_over_transactions(tmp_path) as running:
+        arguments = ["consume", TOPIC, "--from-beginning", "--until-end", "--isolation-level", level]
+        ended = CliRunner().invoke(app, [*arguments, "--bootstrap-server", running.bootstrap_servers()])
+        assert ended.exit_code == 0, ended.output
+        assert ended.stdout.encode().split(b"\n")[:-1] == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from typing import Any
 
@@ -75,6 +76,16 @@ def body_of(spec: ApiSpec, version: int) -> Any:
             committed_metadata=None,
         )
         values["topics"] = (nested("OffsetCommitRequestTopic", name="t", partitions=(part,)),)
+    elif spec is table.TXN_OFFSET_COMMIT:
+        part = nested(
+            "TxnOffsetCommitRequestPartition",
+            partition_index=1,
+            committed_offset=7,
+            committed_leader_epoch=2,
+            committed_metadata=None,
+        )
+        values |= {"transactional_id": "x", "producer_id": 9, "producer_epoch": 3}
+        values["topics"] = (nested("TxnOffsetCommitRequestTopic", name="t", partitions=(part,)),)
     elif spec is table.OFFSET_FETCH:
         topics = (
             nested("OffsetFetchRequestTopic", name="t", partition_indexes=(1, 2))
@@ -102,7 +113,7 @@ def reply_to(request: requests.Request, error: int) -> GroupReply:
             return requests.HeartbeatAnswer(error)
         case requests.LeaveGroup():
             return requests.LeftGroup(0, (requests.LeftMember("m", "i", error),))
-        case requests.OffsetCommit():
+        case requests.OffsetCommit() | requests.TxnOffsetCommit():
             return requests.OffsetsCommitted((requests.PartitionError("t", 1, error),))
         case requests.OffsetFetch():
             if error:
@@ -147,10 +158,24 @@ def test_requests_carry_what_their_version_says() -> None:
     fetch = BY_SPEC[table.OFFSET_FETCH].to_requests(body_of(table.OFFSET_FETCH, 9), 9, CALLER)
     both = (TopicPartition("t", 1), TopicPartition("t", 2))
     assert fetch == [requests.OffsetFetch("g", both), requests.OffsetFetch("h", both)]
+    stable = dataclasses.replace(body_of(table.OFFSET_FETCH, 7), require_stable=True)
+    assert BY_SPEC[table.OFFSET_FETCH].to_requests(stable, 7, CALLER)[0].require_stable  # type: ignore[union-attr]
     (beat,) = BY_SPEC[table.HEARTBEAT].to_requests(body_of(table.HEARTBEAT, 4), 4, CALLER)
     assert isinstance(beat, requests.GroupHeartbeat) and beat.park_ms > 0, "a native member may wait"
     (beat,) = BY_SPEC[table.HEARTBEAT].to_requests(body_of(table.HEARTBEAT, 4), 4, Caller("me", "/x", None))
     assert isinstance(beat, requests.GroupHeartbeat) and beat.park_ms == 0
+
+
+@pytest.mark.parametrize("version", table.TXN_OFFSET_COMMIT.versions)
+def test_a_transactional_commit_carries_what_its_version_says(version: int) -> None:
+    spec = table.TXN_OFFSET_COMMIT
+    (commit,) = BY_SPEC[spec].to_requests(body_of(spec, version), version, CALLER)
+    assert isinstance(commit, requests.TxnOffsetCommit)
+    assert (commit.producer_id, commit.producer_epoch, commit.membership.transactional_id) == (9, 3, "x")
+    assert (commit.membership.adds, commit.membership.is_abortable) == (version >= 5, version >= 4)
+    named = ("m", 4, "i") if version >= 3 else ("", -1, None)
+    assert (commit.member_id, commit.generation, commit.group_instance_id) == named
+    assert commit.partitions[0].leader_epoch == (2 if version >= 2 else -1)
 
 
 def test_a_group_that_is_not_there_is_dead_or_not_found() -> None:

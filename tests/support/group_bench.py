@@ -13,12 +13,16 @@ from raylog.coordination.coordinator import CoordinatorRole, PartitionCoordinato
 from raylog.coordination.events import (
     Append,
     Appended,
+    Applicable,
     CoordinatorRequestReceived,
     CoordinatorTicked,
     Effect,
     Elected,
+    EndOfTransaction,
     Event,
     HighWatermarkRose,
+    MarkerAppended,
+    OfTransaction,
     Replayed,
     Resigned,
 )
@@ -48,7 +52,9 @@ from raylog.groups.requests import (
     Request,
     SyncedGroup,
     SyncGroup,
+    TxnOffsetCommit,
 )
+from raylog.replication.transaction_events import TransactionMembership
 from raylog.types import TopicPartition
 
 GROUP = "g"
@@ -72,7 +78,7 @@ class Bench:
         self.wall_ms = 1_700_000_000_000
         self.answers: dict[int, GroupReply] = {}
         self.asked: list[int] = []
-        self.log: list[GroupRecord] = []
+        self.log: list[Applicable[GroupRecord]] = []
         self.high_watermark = 0
         self.leader_epoch = 0
         self.replicates = True
@@ -112,7 +118,8 @@ class Bench:
         for record in append.records:
             again = decode(*encode(record))
             assert again == record
-            self.log.append(record)
+            of = append.transactional
+            self.log.append(record if of is None else OfTransaction(of.producer_id, record))
         self.handle(Appended(append.sequence, len(self.log)))
         if self.replicates:
             self.replicate()
@@ -121,6 +128,14 @@ class Bench:
         """Everything in the log is replicated now."""
         self.high_watermark = len(self.log)
         self.handle(HighWatermarkRose(self.high_watermark))
+
+    def end_transaction(self, producer_id: int, *, commit: bool = True) -> None:
+        """Its marker is appended."""
+        end = EndOfTransaction(producer_id, commit)
+        self.log.append(end)
+        self.handle(MarkerAppended(len(self.log), end))
+        if self.replicates:
+            self.replicate()
 
     def elect(self) -> None:
         """The coordinator leads, in the next epoch, and reads the tail."""
@@ -230,6 +245,15 @@ class Bench:
         if joined is not None:
             fields |= {"member_id": joined.member_id, "generation": joined.generation}
         return self.ask(OffsetCommit(GROUP, partitions, **fields))
+
+    def commit_in_transaction(
+        self, offset: int, producer_id: int = 1, joined: JoinedGroup | None = None, *, topic: str = "t", **fields: Any
+    ) -> int:
+        """A TxnOffsetCommit for partition 0; its token."""
+        partitions = (CommittedPartition(topic, 0, offset, 3),)
+        if joined is not None:
+            fields = {"member_id": joined.member_id, "generation": joined.generation} | fields
+        return self.ask(TxnOffsetCommit(GROUP, partitions, producer_id, 0, TransactionMembership("x"), **fields))
 
     def committed(self, topic: str = "t") -> int:
         """What OffsetFetch says of partition 0; −1 for nothing."""

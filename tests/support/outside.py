@@ -99,14 +99,20 @@ def metadata(*names: str, version: int = 12, create: bool = False) -> Any:
 
 
 def produce(
-    topic: Any, records: dict[int, bytes], *, version: int = 11, acks: int = -1, timeout_ms: int = 10_000
+    topic: Any,
+    records: dict[int, bytes],
+    *,
+    version: int = 11,
+    acks: int = -1,
+    timeout_ms: int = 10_000,
+    transactional_id: str | None = None,
 ) -> Any:
     """To a topic by its name, or by its id from version 13 on."""
     naming = "topic_id" if version >= 13 else "name"
     return request(
         0,
         version,
-        transactional_id=None,
+        transactional_id=transactional_id,
         acks=acks,
         timeout=milliseconds(timeout_ms),
         topic_data=lambda module: (

@@ -40,13 +40,13 @@ class ConsumedPartition:
         "fetch_offset",
         "fetching",
         "generation",
-        "high_watermark",
         "key",
         "last_epoch",
         "log_start_offset",
         "not_before",
         "paused",
         "position",
+        "readable_end",
         "resolving",
         "start_at",
         "validated_epoch",
@@ -66,7 +66,7 @@ class ConsumedPartition:
         self.paused = False
         self.last_epoch = -1  # leader epoch of the last batch fetched
         self.validated_epoch = -1  # the leader epoch under which fetch_offset is known to be on the leader's branch
-        self.high_watermark = -1
+        self.readable_end = -1
         self.log_start_offset = -1
         self.failures = 0
         self.not_before = 0.0  # loop time
@@ -89,7 +89,7 @@ class ConsumedPartition:
 
     def notice_empty_answer(self) -> bool:
         """Whether it is news that nothing is left from the fetch offset up to the high watermark."""
-        if self.high_watermark <= self.fetch_offset:
+        if self.readable_end <= self.fetch_offset:
             self.barren_reads = 0
             return False
         self.barren_reads += 1
@@ -120,7 +120,9 @@ class Chunk:
     views: list[BatchView]
     size_bytes: int
     next_offset: int
-    aborted: tuple[tuple[int, int], ...] = ()
-    """Of a fetch with READ_COMMITTED: producer ids with the first offsets of their aborted
-    transactions.
-    """
+    hidden: frozenset[int] = frozenset()
+    """The base offsets of batches of aborted transactions, of a fetch with READ_COMMITTED."""
+
+    def gives(self, view: BatchView) -> bool:
+        """Whether its records are the user's. The position passes the others."""
+        return not view.is_control and view.base_offset not in self.hidden

@@ -29,6 +29,7 @@ from raylog.client.consumer.record_reader import RecordReader, empty_table
 from raylog.client.groups.membership import Duty, GroupMembership, RebalanceListener, listener_of
 from raylog.client.groups.offset_commits import GroupMetadata, OffsetAndMetadata, OnCommit, to_commit
 from raylog.client.groups.subscriptions import wanted
+from raylog.client.links import requests
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.leader_requests import LeaderRequests
 from raylog.client.links.link import ClusterLink
@@ -58,7 +59,8 @@ class ConsumerCore:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.link = ClusterLink(address, config)
-        self.fetcher = Fetcher(config, self.link)
+        self._isolation = requests.READ_COMMITTED if config.reads_committed else requests.READ_UNCOMMITTED
+        self.fetcher = Fetcher(config, self.link, isolation_level=self._isolation)
         self.reader = RecordReader(config, self.fetcher)
         self.group = GroupMembership(config, self.link, self.fetcher) if config.group_id is not None else None
         self._commits: set[asyncio.Task[None]] = set()
@@ -148,7 +150,7 @@ class ConsumerCore:
         partition; −1 where none was made.
         """
         return {
-            key: max(0, p.high_watermark - p.position) if p.high_watermark >= 0 and p.position is not None else -1
+            key: max(0, p.readable_end - p.position) if p.readable_end >= 0 and p.position is not None else -1
             for key, p in self.fetcher.partitions.items()
         }
 
@@ -169,7 +171,8 @@ class ConsumerCore:
 
     async def offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int, int]]:
         asked = {TopicPartition(*key): timestamp for key, timestamp in timestamps.items()}
-        return await LeaderRequests(self.link).list_offsets(asked, self.config.default_api_timeout_ms)
+        leaders, limit_ms = LeaderRequests(self.link), self.config.default_api_timeout_ms
+        return await leaders.list_offsets(asked, limit_ms, isolation_level=self._isolation)
 
     async def ends(self, keys: Keys, timestamp: int) -> dict[TopicPartition, int]:
         found = await self.offsets({TopicPartition(*key): timestamp for key in keys})

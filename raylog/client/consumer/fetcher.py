@@ -15,7 +15,7 @@ partitions. So the next fetch travels while the user works on the last one.
   whatever goes wrong with that, the leader is asked next. It is also asked while the connection to
   the follower is being opened.
 - With ``isolation_level`` READ_COMMITTED nothing of an undecided transaction is fetched, and chunks
-  say which ones were aborted.
+  say which batches are of aborted ones.
 - What cannot be mended stays on its partition as ``error``: each poll raises it until a seek or
   another assignment.
 
@@ -42,7 +42,8 @@ from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import LEADER_ERRORS, PartitionLeader
 from raylog.client.links.silent_leaders import SilentLeaders
 from raylog.errors import ClientTimeoutError, RaylogError, error_for, kafka_error
-from raylog.records.batch import batches
+from raylog.records.aborted import AbortedTransactions
+from raylog.records.batch import BatchView, batches
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
@@ -66,7 +67,7 @@ class Fetcher(ConsumedPartitions):
         super().__init__(config)
         self._isolation_level = isolation_level
         self._link = link
-        self._positions = Positions(config, link, self)
+        self._positions = Positions(config, link, self, isolation_level)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._wake_scheduled = False
@@ -242,7 +243,8 @@ class Fetcher(ConsumedPartitions):
             partition.fetching = False
             partition.failures = 0
             partition.validated_epoch = max(partition.validated_epoch, leader.epoch)
-            partition.high_watermark = int(answer.high_watermark)
+            is_committed = self._isolation_level == requests.READ_COMMITTED
+            partition.readable_end = int(answer.last_stable_offset if is_committed else answer.high_watermark)
             partition.log_start_offset = int(answer.log_start_offset)
             if not records:
                 return partition.notice_empty_answer()
@@ -250,15 +252,13 @@ class Fetcher(ConsumedPartitions):
             first = partition.fetch_offset
             try:
                 views = [view for view in batches(records, allow_partial_tail=True) if view.next_offset > first]
+                hidden = _hidden(views, answer.aborted_transactions)
             except RaylogError as error:
                 partition.error = self._corrupt(partition, first, error)
                 return True
             if not views:
                 return False
-            aborted = tuple(
-                (int(each.producer_id), int(each.first_offset)) for each in answer.aborted_transactions or ()
-            )
-            chunk = Chunk(partition, generation, first, views, len(records), views[-1].next_offset, aborted)
+            chunk = Chunk(partition, generation, first, views, len(records), views[-1].next_offset, hidden)
             partition.fetch_offset = chunk.next_offset
             partition.last_epoch = views[-1].partition_leader_epoch
             partition.buffered_bytes += chunk.size_bytes
@@ -410,3 +410,13 @@ class Fetcher(ConsumedPartitions):
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _hidden(views: list[BatchView], transactions: Any) -> frozenset[int]:
+    """The base offsets of those of aborted transactions, as the answer names them. Raises CorruptBatch
+    for a marker that is none.
+    """
+    if not transactions:
+        return frozenset()
+    aborted = AbortedTransactions((int(each.producer_id), int(each.first_offset)) for each in transactions)
+    return frozenset(view.base_offset for view in views if aborted.hides(view))

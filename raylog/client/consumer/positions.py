@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -42,10 +43,13 @@ def pause_s(config: ConsumerConfig, failures: int) -> float:
 
 
 class Positions:
-    def __init__(self, config: ConsumerConfig, link: ClusterLink, consumed: ConsumedPartitions) -> None:
+    def __init__(
+        self, config: ConsumerConfig, link: ClusterLink, consumed: ConsumedPartitions, isolation_level: int
+    ) -> None:
         self._config = config
         self._link = link
         self._consumed = consumed
+        self._isolation_level = isolation_level  # by which the end is that of decided transactions
         self._loop = asyncio.get_running_loop()
 
     def out_of_range(self, partition: ConsumedPartition) -> None:
@@ -112,12 +116,14 @@ class Positions:
 
     async def offsets_at(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The offsets of timestamps; where nothing is that late, the end."""
-        leaders = LeaderRequests(self._link)
         limit_ms = self._config.default_api_timeout_ms
-        found = {key: offset for key, (offset, _, _) in (await leaders.list_offsets(asked, limit_ms)).items()}
+        find = partial(
+            LeaderRequests(self._link).list_offsets, timeout_ms=limit_ms, isolation_level=self._isolation_level
+        )
+        found = {key: offset for key, (offset, _, _) in (await find(asked)).items()}
         missing = {key: LATEST for key, offset in found.items() if offset < 0}
         if missing:
-            found |= {key: offset for key, (offset, _, _) in (await leaders.list_offsets(missing, limit_ms)).items()}
+            found |= {key: offset for key, (offset, _, _) in (await find(missing)).items()}
         return found
 
     def _looked_up(

@@ -120,7 +120,7 @@ class RecordReader:
             assert self._chunk is not None
             partition = self._chunk.partition
             self._check(view, partition)
-            if not view.is_control:
+            if self._chunk.gives(view):
                 try:
                     records = decode(view, topic=partition.key.topic, partition=partition.key.partition)
                 except RaylogError as error:
@@ -198,6 +198,7 @@ class RecordReader:
                             views,
                             chunk.size_bytes,
                             chunk.next_offset,
+                            chunk.hidden,
                         )
                     )
         self._drop_hand()
@@ -248,7 +249,7 @@ class RecordReader:
             partition = self._chunk.partition
             try:
                 self._check(view_or_none, partition)
-                if not view_or_none.is_control:
+                if self._chunk.gives(view_or_none):
                     self._collect(partition, view_or_none, partition.position or 0, collected, givers)
             except RaylogError:
                 if not collected:

@@ -51,15 +51,17 @@ def whole_error(reply: Any) -> int:
 
 
 class CoordinatorLink:
-    """``partition``: of ``__consumer_offsets``, where it is not the group that decides. ``node``:
-    who answered last, −1 if nobody has.
+    """``partition``: of ``topic``, where it is not the group that decides. ``node``: who answered
+    last, −1 if nobody has.
     """
 
-    def __init__(self, link: ClusterLink, group_id: str, *, partition: int | None = None) -> None:
+    def __init__(
+        self, link: ClusterLink, group_id: str, *, partition: int | None = None, topic: str = OFFSETS_TOPIC
+    ) -> None:
         self._link = link
         self.group_id = group_id
         self.node = -1
-        self._key = TopicPartition(OFFSETS_TOPIC, partition) if partition is not None else None
+        self._key = TopicPartition(topic, partition) if partition is not None else None
         self._search_ended: asyncio.Event | None = None  # of the search under way
         self._silent = SilentLeaders(link.metadata)
         self._denials = 0  # NOT_COORDINATOR, in a row

@@ -150,6 +150,7 @@ class GroupMembership:
             instance_id=config.group_instance_id,
             identity=self._identity,
             refused=self._commit_refused,
+            require_stable=config.reads_committed,
         )
         self.listener: RebalanceListener | None = None
         self.is_subscribed = False

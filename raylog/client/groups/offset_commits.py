@@ -89,10 +89,13 @@ class OffsetCommits:
         instance_id: str | None,
         identity: Callable[[], Identity],
         refused: Callable[[Identity, int], None],
+        require_stable: bool = False,
     ) -> None:
         """``identity`` is asked when a commit is sent; ``refused`` told when the coordinator does
-        not take it from that one.
+        not take it from that one. ``require_stable``: an offset that an open transaction may
+        replace is waited for.
         """
+        self._require_stable = require_stable
         self._coordinator = coordinator
         self._instance_id = instance_id
         self._identity = identity
@@ -129,7 +132,9 @@ class OffsetCommits:
         """What the group has committed, of these partitions or of all; those without a commit are
         left out.
         """
-        request = group_requests.offset_fetch(self._coordinator.group_id, partitions)
+        request = group_requests.offset_fetch(
+            self._coordinator.group_id, partitions, require_stable=self._require_stable
+        )
         reply = await self._coordinator.request(
             request, timeout_ms=timeout_ms, what="fetching offsets", error_of=_fetch_error
         )

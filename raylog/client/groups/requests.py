@@ -151,7 +151,9 @@ def partition_errors(reply: Reply) -> dict[TopicPartition, int]:
     }
 
 
-def offset_fetch(group_id: str, partitions: Iterable[TopicPartition] | None) -> Request:
+def offset_fetch(
+    group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
+) -> Request:
     """None: all that the group has committed."""
     module = schema("offset_fetch.v7")
     topics = None
@@ -160,7 +162,7 @@ def offset_fetch(group_id: str, partitions: Iterable[TopicPartition] | None) -> 
             module.OffsetFetchRequestTopic(name=topic, partition_indexes=tuple(number for number, _ in numbers))
             for topic, numbers in by_topic(dict.fromkeys(partitions)).items()
         )
-    return module.OffsetFetchRequest(group_id=group_id, topics=topics, require_stable=True)
+    return module.OffsetFetchRequest(group_id=group_id, topics=topics, require_stable=require_stable)
 
 
 def fetched_offsets(reply: Reply) -> dict[TopicPartition, FetchedOffset]:

@@ -1,7 +1,9 @@
 """The APIs of group coordinators: what each asks of ``raylog.groups``, and how its answer is put
 together.
 
-Offsets are committed by topic name; OffsetCommit up to version 4 may say how long they are kept.
+Offsets are committed by topic name. TxnOffsetCommit names the group's member from version 3 on; from
+4 on a producer knows TRANSACTION_ABORTABLE, and from 5 on the group's partition of
+``__consumer_offsets`` is added to the transaction here (KIP-890). OffsetCommit up to version 4 may say how long they are kept.
 OffsetFetch names several groups from version 8 on, and a null list means all that is committed.
 JoinGroup gives a member its id first from version 4, and skips the assignment from 9. LeaveGroup
 names several members from version 3. DescribeGroups calls an unknown group Dead, from version 6
@@ -23,6 +25,7 @@ from raylog.groups import requests
 from raylog.groups.requests import GroupReply, Request
 from raylog.kafka import table
 from raylog.kafka.spec import ApiSpec
+from raylog.replication.transaction_events import TransactionMembership
 from raylog.server.apis.api import answer
 from raylog.server.apis.entities import CODES, NO_DELAY, build, milliseconds
 from raylog.types import TopicPartition
@@ -168,8 +171,8 @@ def _leave_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any
 # ------------------------------------------------------------------ offsets
 
 
-def _commit_request(body: Any, version: int, caller: Caller) -> list[Request]:
-    partitions = tuple(
+def _committed(body: Any) -> tuple[requests.CommittedPartition, ...]:
+    return tuple(
         requests.CommittedPartition(
             topic.name,
             each.partition_index,
@@ -180,10 +183,13 @@ def _commit_request(body: Any, version: int, caller: Caller) -> list[Request]:
         for topic in body.topics
         for each in topic.partitions
     )
+
+
+def _commit_request(body: Any, version: int, caller: Caller) -> list[Request]:
     return [
         requests.OffsetCommit(
             body.group_id,
-            partitions,
+            _committed(body),
             body.member_id,
             body.generation_id_or_member_epoch,
             _instance(body),
@@ -193,18 +199,41 @@ def _commit_request(body: Any, version: int, caller: Caller) -> list[Request]:
     ]
 
 
+def _txn_commit_request(body: Any, version: int, caller: Caller) -> list[Request]:
+    return [
+        requests.TxnOffsetCommit(
+            body.group_id,
+            _committed(body),
+            body.producer_id,
+            body.producer_epoch,
+            TransactionMembership(body.transactional_id, adds=version >= 5, is_abortable=version >= 4),
+            getattr(body, "member_id", requests.NO_MEMBER_ID),
+            getattr(body, "generation_id", requests.NO_GENERATION),
+            _instance(body),
+        )
+    ]
+
+
 def _commit_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
+    return _committed_entity(table.OFFSET_COMMIT, "OffsetCommitResponse", body, replies, version)
+
+
+def _txn_commit_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
+    return _committed_entity(table.TXN_OFFSET_COMMIT, "TxnOffsetCommitResponse", body, replies, version)
+
+
+def _committed_entity(spec: ApiSpec, nested: str, body: Any, replies: Sequence[GroupReply], version: int) -> Any:
+    """``nested``: what the names of its nested classes begin with."""
     (reply,) = replies
     assert isinstance(reply, requests.OffsetsCommitted), reply
-    cls, module = answer(table.OFFSET_COMMIT, version)
+    cls, module = answer(spec, version)
+    of_topic, of_partition = (getattr(module, f"{nested}{part}") for part in ("Topic", "Partition"))
     results = iter(reply.partitions)
     topics = tuple(
-        module.OffsetCommitResponseTopic(
+        of_topic(
             name=topic.name,
             partitions=tuple(
-                module.OffsetCommitResponsePartition(
-                    partition_index=each.partition_index, error_code=CODES[next(results).error]
-                )
+                of_partition(partition_index=each.partition_index, error_code=CODES[next(results).error])
                 for each in topic.partitions
             ),
         )
@@ -221,7 +250,8 @@ def _places(topics: Iterable[Any] | None) -> tuple[TopicPartition, ...] | None:
 
 def _fetch_request(body: Any, version: int, caller: Caller) -> list[Request]:
     groups = body.groups if version >= 8 else (body,)
-    return [requests.OffsetFetch(each.group_id, _places(each.topics)) for each in groups]
+    stable = getattr(body, "require_stable", False)
+    return [requests.OffsetFetch(each.group_id, _places(each.topics), stable) for each in groups]
 
 
 def _fetch_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
@@ -373,6 +403,7 @@ def _delete_entity(body: Any, replies: Sequence[GroupReply], version: int) -> An
 
 APIS = (
     GroupApi(table.OFFSET_COMMIT, _commit_request, _commit_entity),
+    GroupApi(table.TXN_OFFSET_COMMIT, _txn_commit_request, _txn_commit_entity),
     GroupApi(table.OFFSET_FETCH, _fetch_request, _fetch_entity),
     GroupApi(table.JOIN_GROUP, _join_request, _join_entity),
     GroupApi(table.HEARTBEAT, _heartbeat_request, _heartbeat_entity),

@@ -1,15 +1,18 @@
 """Produce: by topic name up to version 12, by topic id from 13; record batches v2 only.
 
 Version 10 adds KIP-951's leader hints. From version 8 on an answer names the records for which a
-batch is refused (KIP-467). With acks 0 the client expects no answer, and gets none.
+batch is refused (KIP-467). With acks 0 the client expects no answer, and gets none. From version 11
+on a producer knows TRANSACTION_ABORTABLE, and from 12 on it leaves it to the leader to add the
+partition to its transaction (KIP-890).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from raylog.kafka.table import PRODUCE
 from raylog.replication.events import ProducePartition, ProducePartitionResult, ProduceReceived, ProduceReply
+from raylog.replication.transaction_events import TransactionMembership
 from raylog.server.apis.entities import (
     CODES,
     NO_DELAY,
@@ -23,14 +26,28 @@ from raylog.server.apis.entities import (
 )
 from raylog.types import TopicIdPartition
 
+ABORTABLE_FROM: Final = 11
+ADDS_PARTITIONS_FROM: Final = 12
 
-def event(request: Any, token: int, names: TopicNames) -> ProduceReceived:
+
+def membership(transactional_id: str | None, version: int) -> TransactionMembership | None:
+    """The transaction that a Produce of that version is part of; None if it names none."""
+    if not transactional_id:
+        return None
+    return TransactionMembership(
+        transactional_id, adds=version >= ADDS_PARTITIONS_FROM, is_abortable=version >= ABORTABLE_FROM
+    )
+
+
+def event(request: Any, token: int, names: TopicNames, version: int) -> ProduceReceived:
     """The request as the machine's event; records stay as they arrived."""
     partitions = []
+    of = membership(request.transactional_id, version)
     for topic in request.topic_data:
         topic_id = names.id_of(topic)
         for partition in topic.partition_data:
-            partitions.append(ProducePartition(TopicIdPartition(topic_id, partition.index), partition.records or b""))
+            id = TopicIdPartition(topic_id, partition.index)
+            partitions.append(ProducePartition(id, partition.records or b"", of))
     return ProduceReceived(token, request.acks, milliseconds(request.timeout), tuple(partitions))
 
 
