@@ -227,7 +227,9 @@ class Leader:
         log, replica = self.log, self.replica
         try:
             is_there = is_repeated(log, end)
-            self.leaves.pop(end.producer_id, None)  # given to the transaction that this one ends
+            leave = self.leaves.get(end.producer_id)
+            if leave is not None and not leave.outlives(end):
+                del self.leaves[end.producer_id]
             if is_there:
                 return ProducePartitionResult(replica.id, 0), log.log_end_offset
             appended = append_marker(

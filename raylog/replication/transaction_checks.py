@@ -4,7 +4,8 @@
 A batch of a transaction that is open in this log is appended as any other. For the first one the
 coordinator is asked whether the partition belongs to the producer's open transaction, and a *leave*
 is kept until a batch has used it. A marker voids it, whatever the coordinator said before: the
-transaction to which it was given has ended. So a Produce that comes late is never appended::
+transaction to which it was given has ended (in version 2 by the epoch: the marker of the transaction
+before may come after the leave was asked for). So a Produce that comes late is never appended::
 
     asked      a question is under way; batches of the same producer and epoch wait for the same answer
     granted    the next batch may begin the transaction
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
+from raylog.log.markers import TransactionEnd
 from raylog.log.producers import OutOfOrderSequence
 from raylog.records.batch import (
     ATTRIBUTES_LOW_POSITION,
@@ -116,6 +118,12 @@ class Leave:
     def is_void(self) -> bool:
         """Whether a marker has come, or the leadership has ended."""
         return self.leader.leaves.get(self.producer_id) is not self
+
+    def outlives(self, end: TransactionEnd) -> bool:
+        """Whether it is for a transaction after the one that the marker ends. In version 2 a marker
+        bears the epoch of the next one, whose first batch may come before it.
+        """
+        return end.version >= 2 and self.producer_epoch >= end.producer_epoch
 
     @property
     def holds(self) -> bool:

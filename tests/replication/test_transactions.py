@@ -167,6 +167,22 @@ def test_a_late_batch_of_a_transaction_that_a_marker_has_ended_is_never_appended
     assert log.stable_end_offset == log.high_watermark == log.log_end_offset
 
 
+def test_the_marker_of_the_transaction_before_leaves_the_next_one_its_leave() -> None:
+    """In version 2 it bears the epoch with which the producer goes on, perhaps before it has come here."""
+    hosts = hosts_of()
+    begin(hosts)
+    following = produce(hosts, epoch=1, membership=NEW)
+    end(hosts, epoch=1, version=2)
+    assert error_of(hosts, following) is None
+    hosts.answer_question()
+    assert error_of(hosts, following) == 0 and values(hosts) == [b"0/0", b"1/0"]
+    late = produce(hosts, epoch=2, membership=NEW)
+    end(hosts, epoch=2, version=2)
+    end(hosts, epoch=3, version=2)
+    hosts.answer_question()
+    assert error_of(hosts, late) and values(hosts) == [b"0/0", b"1/0"]
+
+
 @pytest.mark.parametrize("is_repeated", [False, True])
 def test_a_leave_that_was_granted_and_not_used_is_void_after_a_marker(is_repeated: bool) -> None:
     """Also where the marker says what the last one said, as those of transactions of version 1 do."""
