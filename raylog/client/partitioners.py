@@ -19,6 +19,7 @@ from itertools import accumulate, count
 from typing import Any, Protocol
 
 from raylog.client.config import ProducerConfig, instance_of
+from raylog.client.links.metadata import TopicPartitions
 from raylog.errors import ConfigError
 
 _SEED = 0x9747B28C
@@ -48,17 +49,6 @@ def murmur2(data: bytes) -> int:
 def partition_for_key(key: bytes, partition_count: int) -> int:
     """Where every Kafka client's default partitioner puts this key."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPartitions:
-    """What a partitioner sees of the cluster: the topic's partition count and which of them have a
-    live leader.
-    """
-
-    topic: str
-    count: int
-    available: tuple[int, ...]
 
 
 class Partitioner(Protocol):

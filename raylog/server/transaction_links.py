@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.config import AdminConfig
 from raylog.client.groups.coordinator_link import CoordinatorLink
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.link import ClusterLink
+from raylog.client.links.link_config import ServerLinkConfig
 from raylog.disks.disk import Disk
 from raylog.offsets_topic import TRANSACTIONS_TOPIC, partition_for
 from raylog.replication.transaction_events import TransactionVerified, VerifyTransaction
@@ -135,7 +135,7 @@ class TransactionLinks:
 
     def _coordinator(self, partition: int) -> CoordinatorLink:
         if self._link is None:
-            self._link = ClusterLink(self._address(), AdminConfig.parse({"client.id": "raylog-transactions"}))
+            self._link = ClusterLink(self._address(), ServerLinkConfig("raylog-transactions"))
         found = self._coordinators.get(partition)
         if found is None:
             found = CoordinatorLink(self._link, "", topic=TRANSACTIONS_TOPIC, partition=partition)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from raylog.client.partitioners import DefaultPartitioner, TopicPartitions, partition_for_key
+from raylog.client.links.metadata import TopicPartitions
+from raylog.client.partitioners import DefaultPartitioner, partition_for_key
 from raylog.client.producer import arrow_input
 from raylog.client.producer.arrow_input import ColumnNames, arrow_parts
 from raylog.errors import ConfigError, kafka_error

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from raylog.client.columns import RECORD_SCHEMA, binary_values, header_column, header_lists, timestamps_ms
-from raylog.client.partitioners import DefaultPartitioner, RoundRobinPartitioner, TopicPartitions, partition_for_key
+from raylog.client.links.metadata import TopicPartitions
+from raylog.client.partitioners import DefaultPartitioner, RoundRobinPartitioner, partition_for_key
 from raylog.client.producer.batch_input import BatchInput, columns_from, encoded_parts
 from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.client.serializers import serializer_of

@@ -27,8 +27,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.config import ClientConfig
 from raylog.client.links.address import ClusterAddress, not_from_outside
+from raylog.client.links.link_config import LinkConfig
 from raylog.clock import clock_of
 from raylog.errors import (
     ClientTimeoutError,
@@ -71,7 +71,7 @@ class _Door:
 
 
 class Connections:
-    def __init__(self, address: ClusterAddress, config: ClientConfig, *, borrows_records: bool = False) -> None:
+    def __init__(self, address: ClusterAddress, config: LinkConfig, *, borrows_records: bool = False) -> None:
         """``borrows_records``: see ``Connection.open``."""
         self._address = address
         self._config = config
@@ -267,7 +267,7 @@ class _Elsewhere(Exception):
 class ControllerConnection:
     """Requests to the active controller, wherever it is."""
 
-    def __init__(self, address: ClusterAddress, config: ClientConfig, connections: Connections) -> None:
+    def __init__(self, address: ClusterAddress, config: LinkConfig, connections: Connections) -> None:
         self._name = address.name
         self._is_outside = address.is_outside
         self._what = "broker" if address.is_outside else "controller"

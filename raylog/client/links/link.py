@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import asyncio
 
-from raylog.client.config import ClientConfig
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.connections import Connections, ControllerConnection
+from raylog.client.links.link_config import LinkConfig
 from raylog.client.links.metadata import Metadata
 
 
 class ClusterLink:
-    def __init__(self, address: ClusterAddress, config: ClientConfig, *, borrows_records: bool = False) -> None:
+    def __init__(self, address: ClusterAddress, config: LinkConfig, *, borrows_records: bool = False) -> None:
         self.loop = asyncio.get_running_loop()
         self.config = config
         self.connections = Connections(address, config, borrows_records=borrows_records)

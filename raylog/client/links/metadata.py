@@ -36,10 +36,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.config import ClientConfig
 from raylog.client.links import leader_changes, requests
 from raylog.client.links.connections import Connections, ControllerConnection
-from raylog.client.partitioners import TopicPartitions
+from raylog.client.links.link_config import LinkConfig
 from raylog.errors import RaylogError, error_for, kafka_error
 from raylog.types import BROKER_SLOT, NO_LEADER, Endpoint, TopicPartition, node_id
 from raylog.wire.handshake import Peer
@@ -64,6 +63,17 @@ _ANSWER_SLACK_MS = 2_000
 _LOOK_AGAIN_S = 0.02  # from outside, for a newer leader
 _TOPICS_ASKED_MAX = 8  # of all that one process led
 _TOLD_TOGETHER_S = 1.0  # a line about some partitions of a lost leader waits so long for the others
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitions:
+    """What a partitioner sees of the cluster: the topic's partition count and which of them have a
+    live leader.
+    """
+
+    topic: str
+    count: int
+    available: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +131,7 @@ class _LostProcess:
 
 
 class Metadata:
-    def __init__(self, config: ClientConfig, connections: Connections, controller: ControllerConnection) -> None:
+    def __init__(self, config: LinkConfig, connections: Connections, controller: ControllerConnection) -> None:
         self._config = config
         self._connections = connections
         self._controller = controller

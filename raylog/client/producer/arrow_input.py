@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raylog.client.columns import binary_values, column_of, header_lists, timestamps_ms
-from raylog.client.links.metadata import TopicView, unknown_partition
-from raylog.client.partitioners import DefaultPartitioner, TopicPartitions
+from raylog.client.links.metadata import TopicPartitions, TopicView, unknown_partition
+from raylog.client.partitioners import DefaultPartitioner
 from raylog.client.producer.batch_input import BatchInput, ColumnNames, EncodedPart, refuse_large_record
 from raylog.errors import ConfigError
 from raylog.records.arrow_writing import ArrowRows, Order, RecordTooLarge

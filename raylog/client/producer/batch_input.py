@@ -18,7 +18,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.partitioners import DefaultPartitioner, Partitioner, TopicPartitions
+from raylog.client.links.metadata import TopicPartitions
+from raylog.client.partitioners import DefaultPartitioner, Partitioner
 from raylog.client.producer.producer_batch import RawRecord
 from raylog.client.serializers import ToBytes, checked_bytes
 from raylog.errors import ConfigError, kafka_error

@@ -26,8 +26,8 @@ from raylog.client.config import ProducerConfig
 from raylog.client.interceptors import InterceptorChain, ProducerRecord
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.connections import Connections, ControllerConnection
-from raylog.client.links.metadata import Metadata, TopicView, unknown_partition
-from raylog.client.partitioners import DefaultPartitioner, TopicPartitions, partitioner_of
+from raylog.client.links.metadata import Metadata, TopicPartitions, TopicView, unknown_partition
+from raylog.client.partitioners import DefaultPartitioner, partitioner_of
 from raylog.client.producer.accumulator import Accumulator, Watch
 from raylog.client.producer.batch_input import (
     BatchInput,
