@@ -66,7 +66,12 @@ class CoordinatorMachine(Generic[RequestT, ReplyT, KeyedT]):
             decided.settled(0)
             context.reply(token, reply(0))
             return
-        context.write(decided.records, lambda error: context.reply(token, reply(error)), settled=decided.settled)
+        context.write(
+            decided.records,
+            lambda error: context.reply(token, reply(error)),
+            settled=decided.settled,
+            transactional=decided.transactional,
+        )
 
     def refuse(self, request: RequestT, error: int) -> ReplyT:
         """The reply that carries an error of the whole request."""
