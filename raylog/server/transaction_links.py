@@ -34,6 +34,7 @@ TOGETHER_MAX: Final = 1_000
 RETRY_S: Final = 0.02
 RETRIES_MS: Final[dict[int, int]] = {
     ErrorCode.concurrent_transactions.value: 100,
+    ErrorCode.unknown_topic_or_partition.value: 1_000,  # this leader knows it, so the coordinator soon will
     ErrorCode.not_coordinator.value: 1_000,
     ErrorCode.coordinator_load_in_progress.value: 1_000,
     ErrorCode.coordinator_not_available.value: 1_000,

@@ -72,6 +72,7 @@ INVALID_PRODUCER_ID_MAPPING = ErrorCode.invalid_producer_id_mapping.value
 INVALID_TXN_STATE = ErrorCode.invalid_txn_state.value
 CONCURRENT_TRANSACTIONS = ErrorCode.concurrent_transactions.value
 PRODUCER_FENCED = ErrorCode.producer_fenced.value
+UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
 TRANSACTION_ABORTABLE = ErrorCode.transaction_abortable.value
 TRANSACTIONAL_ID_NOT_FOUND = ErrorCode.transactional_id_not_found.value
 COORDINATOR_NOT_AVAILABLE = ErrorCode.coordinator_not_available.value
@@ -289,6 +290,10 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
         if error:
             return self._refused(request, error)
         partitions = frozenset(request.partitions)
+        topics = context.topics
+        if topics is not None and any(each.topic not in topics for each in partitions):
+            # A topic that is missing later was deleted, and its partitions get no marker.
+            return self._refused(request, UNKNOWN_TOPIC_OR_PARTITION)
         if not partitions or (value.state is TransactionState.ONGOING and partitions <= value.partitions):
             return self._refused(request, 0)
         changed = transaction.with_partitions(value, partitions, request.version, context.wall_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -211,6 +212,17 @@ def test_partitions_of_deleted_topics_need_no_marker() -> None:
     del ends.topics["t"], ends.topics["u"]
     ends.sleep(1_000)
     assert ends.state is TransactionState.COMPLETE_COMMIT and not ends.questions
+
+
+def test_a_topic_that_the_coordinator_has_not_heard_of_is_not_added() -> None:
+    """Or it would take it for a deleted one when the transaction ends, and send it no marker."""
+    ends, producer_id = begun(2)
+    new = TopicPartition("new", 0)
+    late = AddPartitions(ID, producer_id, 0, (T0, new), version=2)
+    added = ends.reply(late)
+    assert isinstance(added, PartitionsAdded) and set(added.errors) == {(T0, 3), (new, 3)}
+    ends.topics["new"] = uuid.uuid4()
+    assert ends.reply(late) == PartitionsAdded(((T0, 0), (new, 0)))
 
 
 def test_a_partition_that_has_seen_a_later_epoch_needs_no_marker() -> None:
