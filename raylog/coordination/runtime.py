@@ -74,7 +74,7 @@ from raylog.replication.leaderships import (
     LeadershipBegan,
     LeadershipEnded,
     LeadershipExpected,
-    TransactionEnded,
+    TransactionMarked,
 )
 from raylog.replication.transaction_events import NO_LEAVE
 from raylog.types import TopicIdPartition
@@ -235,7 +235,7 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
                     self._resign(partition)
             case LeadershipBegan(_, leader_epoch, start_offset):
                 self._began(partition, leader_epoch, start_offset)
-            case TransactionEnded(_, end_offset, end):
+            case TransactionMarked(_, end_offset, end):
                 ended = EndOfTransaction(end.producer_id, end.marker is Marker.COMMIT)
                 self._handle(partition, MarkerAppended(end_offset, ended))
             case HighWatermarkMoved(_, high_watermark):

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.configs.settings import setting
 from raylog.replication.events import Effect, LeaderHint
-from raylog.replication.leaderships import TransactionEnded
+from raylog.replication.leaderships import TransactionMarked
 from raylog.replication.replica_traffic import ReplicaTraffic
 from raylog.replication.throttle import Throttle
 from raylog.replication.timing_wheel import TimingWheel, WheelTimer
@@ -117,7 +117,7 @@ class HostContext:
         self.watched: dict[
             TopicIdPartition, None
         ] = {}  # replicas of those topics that may have changed (``watched.py``)
-        self.ended_transactions: list[TransactionEnded] = []  # by markers in replicas of those topics, in order
+        self.ended_transactions: list[TransactionMarked] = []  # by markers in replicas of those topics, in order
         self.suspected: list[tuple[Replica, int]] = []  # reading at that offset met damaged bytes
         self.traffic = ReplicaTraffic()
         self.copying_out = Throttle()  # as a leader

@@ -41,7 +41,7 @@ from raylog.records.batch import BatchView
 from raylog.replication.context import Deadline
 from raylog.replication.events import Buffer, FetchPartition, ProducePartitionResult, Tell
 from raylog.replication.isr import InSyncReplicas
-from raylog.replication.leaderships import TransactionEnded
+from raylog.replication.leaderships import TransactionMarked
 from raylog.types import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Leader:
         except (KafkaError, OSError) as error:
             return self._not_appended(error)
         if replica.is_watched:
-            replica.context.ended_transactions.append(TransactionEnded(replica.id, appended.last_offset + 1, end))
+            replica.context.ended_transactions.append(TransactionMarked(replica.id, appended.last_offset + 1, end))
             replica.context.watched[replica.id] = None
         return self._appended(appended, now_ms)
 

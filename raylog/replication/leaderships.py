@@ -43,7 +43,7 @@ class HighWatermarkMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionEnded:
+class TransactionMarked:
     """Of a watched replica that this process leads: the marker of a transaction's end was appended.
     ``end_offset`` is behind it.
     """
@@ -61,7 +61,7 @@ class LeadershipExpected:
     is_expected: bool
 
 
-Leadership = LeadershipBegan | LeadershipEnded | TransactionEnded | HighWatermarkMoved | LeadershipExpected
+Leadership = LeadershipBegan | LeadershipEnded | TransactionMarked | HighWatermarkMoved | LeadershipExpected
 """What a coordinator on a watched replica has to know."""
 
 

@@ -7,7 +7,7 @@ the differences to the shell, as one effect, in this order::
 
     LeadershipEnded      the former epoch, if this process led
     LeadershipBegan      the new epoch, if it leads
-    TransactionEnded     each marker that was appended, before its offset can be below the high watermark
+    TransactionMarked     each marker that was appended, before its offset can be below the high watermark
     HighWatermarkMoved   forwards, or backwards where the log was cut or is another one
     LeadershipExpected   whether this process may lead any moment without leading yet
 """
@@ -25,7 +25,7 @@ from raylog.replication.leaderships import (
     LeadershipEnded,
     LeadershipExpected,
     LeadershipsChanged,
-    TransactionEnded,
+    TransactionMarked,
 )
 from raylog.replication.replica import Replica
 from raylog.types import TopicIdPartition
@@ -63,7 +63,7 @@ class WatchedReplicas:
             self._context.effects.append(LeadershipsChanged(tuple(changes)))
 
     def _changes(
-        self, id: TopicIdPartition, replica: Replica | None, ended: list[TransactionEnded]
+        self, id: TopicIdPartition, replica: Replica | None, ended: list[TransactionMarked]
     ) -> list[Leadership]:
         changes: list[Leadership] = []
         was = self._announced.setdefault(id, _Announced())

@@ -173,7 +173,7 @@ class ReplicaServer:
             cluster_id=self._disk.cluster_id,
             on_event=self._driver.handle,
         )
-        self._coordinators = TransactionLinks(self._disk, lambda: self._session.controller(), self._driver.handle)
+        self._transaction_links = TransactionLinks(self._disk, lambda: self._session.controller(), self._driver.handle)
         self._unanswered: dict[int, Request] = {}  # with acks 0, not appended yet
         self._over: asyncio.Future[str] | None = None
         self._stopping = False
@@ -268,7 +268,7 @@ class ReplicaServer:
         await self.door.stop()
         await self._server.stop()
         self._leaders.close()
-        self._coordinators.close()
+        self._transaction_links.close()
         await self._threads.close_cleanly(self._host.logs())
         self._threads.stop()
         if reason == SHUT_DOWN:
@@ -287,7 +287,7 @@ class ReplicaServer:
         await self.door.stop(grace_s=0)
         await self._server.stop(grace_s=0)
         self._leaders.close()
-        self._coordinators.close()
+        self._transaction_links.close()
         self._threads.stop()
         for log in self._host.logs():
             log.close(clean=False)
@@ -341,7 +341,7 @@ class ReplicaServer:
         self._leaders.send(order)
 
     def verify_transaction(self, order: VerifyTransaction) -> None:
-        self._coordinators.ask(order)
+        self._transaction_links.ask(order)
 
     def tell(self, frame: FromActor) -> None:
         self._session.send(frame)
@@ -541,10 +541,8 @@ class ReplicaServer:
         self._driver.handle(wanted(self._park(_Inside(then), _as_it_is)))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
-        """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is
-        found out by the next read.
-        """
-        self._threads.load(missing, then)
+        """Bring bytes into memory in a thread; ``then`` is called on the loop."""
+        self._threads.load(missing, then)  # a disk that fails is found out by the next read
 
     def log_failed(self, id: TopicIdPartition, reason: str) -> None:
         """Reading the log met an IO error."""

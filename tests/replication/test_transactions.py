@@ -23,7 +23,7 @@ from raylog.replication.events import (
     ProduceReceived,
     ProduceReply,
 )
-from raylog.replication.leaderships import HighWatermarkMoved, LeadershipBegan, TransactionEnded
+from raylog.replication.leaderships import HighWatermarkMoved, LeadershipBegan, TransactionMarked
 from raylog.replication.transaction_events import (
     NO_LEAVE,
     LeaveGiven,
@@ -516,7 +516,7 @@ def test_coordinators_hear_of_a_marker_before_it_is_replicated() -> None:
     hosts.leaderships.clear()
     end(hosts)
     what = TransactionEnd(PRODUCER, 0, 0, COMMIT)
-    assert [change for _, change in hosts.leaderships] == [TransactionEnded(P0, 1, what), HighWatermarkMoved(P0, 1, 1)]
+    assert [change for _, change in hosts.leaderships] == [TransactionMarked(P0, 1, what), HighWatermarkMoved(P0, 1, 1)]
     end(hosts)
     assert len(hosts.leaderships) == 2
     assert not any(isinstance(change, LeadershipBegan) for _, change in hosts.leaderships)
