@@ -7,7 +7,7 @@ the differences to the shell, as one effect, in this order::
 
     LeadershipEnded      the former epoch, if this process led
     LeadershipBegan      the new epoch, if it leads
-    TransactionMarked     each marker that was appended, before its offset can be below the high watermark
+    TransactionMarked    each marker that was appended, before its offset can be below the high watermark
     HighWatermarkMoved   forwards, or backwards where the log was cut or is another one
     LeadershipExpected   whether this process may lead any moment without leading yet
 """

@@ -37,10 +37,8 @@ NOT_IMPORTED = {
     "typer",
 }
 MODULES_MAX = 1_150
-LINKS = {
-    "raylog.client.groups",
-    "raylog.client.groups.coordinator_link",
-}  # leaders ask transaction coordinators by them
+LINKS = {"raylog.client", "raylog.client.groups", "raylog.client.groups.coordinator_link"}
+"""And ``raylog.client.links``: leaders ask transaction coordinators by them."""
 CLIENT_SIDE = ("raylog.cli", "raylog.client.", "raylog.data", "raylog.ranges", "raylog.spark", "raylog.testing")
 WORKER = """\
 import json, os, pathlib, signal, sys
