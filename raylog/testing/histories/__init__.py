@@ -1,4 +1,13 @@
-"""Histories of what clients did to a log, and the checker that says what is wrong with them."""
+"""Histories of what clients did to a log, a recorder that makes them, and the checker that says what
+is wrong with them (docs/testing.md).
+
+::
+
+    recorder = HistoryRecorder()
+    ...                                          # see ``recorder``
+    verdict = check(recorder.history())
+    assert verdict.holds, verdict.words()
+"""
 
 from __future__ import annotations
 
@@ -18,6 +27,7 @@ from raylog.testing.histories.operations import (
     Subscribe,
     Value,
 )
+from raylog.testing.histories.recorder import HistoryRecorder, RecordedProcess, RecordedTransaction
 
 __all__ = [
     "Action",
@@ -28,11 +38,14 @@ __all__ = [
     "Debug",
     "EventType",
     "HistoryOperation",
+    "HistoryRecorder",
     "HistoryVerdict",
     "IsolationModel",
     "LocatedRecord",
     "OperationEvent",
     "Poll",
+    "RecordedProcess",
+    "RecordedTransaction",
     "Send",
     "Subscribe",
     "Value",
