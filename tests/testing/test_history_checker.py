@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -445,3 +447,14 @@ def test_a_verdict_says_what_was_checked_and_what_was_found() -> None:
     )
     assert "Allowed at this level: 1 G0" in check(INTERLEAVED).words()
     assert check([]).words() == "0 operations, 0 records sent, 0 polled. No anomaly is an error."
+
+
+def test_the_page_lists_each_kind_and_what_each_model_allows() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    listed = [name for row in rows for name in re.findall(r"`([^`]+)`", row[1])]
+    assert [kind.value for kind in AnomalyKind if kind.value not in listed] == []
+    allowed = {row[1].split("`")[1]: set(re.findall(r"`([^`]+)`", row[2])) for row in rows if "_" in row[1]}
+    interleaved = allowed["READ_COMMITTED"]
+    assert interleaved == set(COMMITTED.allowed) and allowed["ADYA_PL_2"] == set(PL_2.allowed) == set()
+    assert allowed["READ_UNCOMMITTED"] | interleaved == set(UNCOMMITTED.allowed)
