@@ -78,7 +78,24 @@ def libs(version: str = VERSION) -> Path:
     given = os.environ.get("RAYLOG_KAFKA_LIBS")
     if given and version == VERSION:
         return Path(given)
-    folder = _CACHE / f"apache-kafka-{version}"
+    binding, file, _ = _LOGGING[version]
+    return _fetched(
+        f"apache-kafka-{version}",
+        [*(("org.apache.kafka", name, version) for name in ("kafka_2.13", "kafka-tools")), binding],
+        {file: _LOGGING_FILES[file]},
+    )
+
+
+def streams_libs(version: str = VERSION) -> Path:
+    """The folder of the jars of Kafka Streams, fetched on first use (about 80 MB)."""
+    binding, file, _ = _LOGGING[version]
+    streams = "org.apache.kafka", "kafka-streams", version
+    return _fetched(f"apache-kafka-streams-{version}", [streams, binding], {file: _LOGGING_FILES[file]})
+
+
+def _fetched(name: str, jars: Sequence[tuple[str, str, str]], files: Mapping[str, str]) -> Path:
+    """The folder of that name, with those jars, what they depend on, and the files."""
+    folder = _CACHE / name
     if folder.is_dir():
         return folder
     _CACHE.mkdir(exist_ok=True)
@@ -86,16 +103,15 @@ def libs(version: str = VERSION) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir():
             return folder
-        binding, file, _ = _LOGGING[version]
-        kafka = [("org.apache.kafka", name, version) for name in ("kafka_2.13", "kafka-tools")]
         with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
             made = Path(scratch) / "libs"
             made.mkdir()
             try:
-                copy_jars(made, [*kafka, binding])
+                copy_jars(made, jars)
             except PeerError as error:
                 raise PeerError(f"{error}, or set RAYLOG_KAFKA_LIBS to a folder with Kafka's jars") from None
-            (made / file).write_text(_LOGGING_FILES[file])
+            for file, text in files.items():
+                (made / file).write_text(text)
             made.rename(folder)
     return folder
 
@@ -123,12 +139,16 @@ def java_command(
     heap: str = "-Xmx256M",
     jvm_options: Sequence[str] = (),
     version: str = VERSION,
+    folder: Path | None = None,
 ) -> list[str]:
-    """The command line of one of Kafka's classes; or of a ``.java`` file, which the JVM compiles and runs with Kafka's classes."""
+    """The command line of one of Kafka's classes; or of a ``.java`` file, which the JVM compiles and runs with Kafka's classes.
+
+    ``folder``: of the jars, where they are not those of ``libs``.
+    """
     java = shutil.which("java")
     if java is None:
         raise PeerError("Java is missing: apt-get install openjdk-17-jre-headless")
-    folder = libs(version)
+    folder = folder or libs(version)
     _, file, option = _LOGGING[version]
     logging = [option.format(folder / file)] if (folder / file).exists() else []
     return [java, heap, *JVM_OPTIONS, *jvm_options, *logging, "-cp", f"{folder}/*", main_class, *arguments]

@@ -1,13 +1,17 @@
-"""Transactions of confluent-kafka (protocol v1: librdkafka knows no v2) and aiokafka through the Brokers' listeners."""
+"""Transactions of Kafka clients through the Brokers' listeners. Java 4 speaks protocol v2, all others v1."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import subprocess
 import threading
 import time
 from collections.abc import Callable
 
+import kafka
 import pytest
+from aiokafka import AIOKafkaProducer
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka_peer import apache_kafka
 from raw_requests import eventually, part
@@ -144,26 +148,28 @@ def test_transactions_go_on_while_their_coordinator_and_leaders_are_killed(
     topic = new_topic(2)
     producer = transactional(bootstrap, "survivor")
     stop = threading.Event()
+    killed: list[int] = []
 
     def kill() -> None:
-        while not stop.wait(1.5):
+        while not stop.wait(0.5):
             for name, number in ((TRANSACTIONS_TOPIC, partition_for("survivor")), (topic, 0)):
                 node = part(running, name, number)["leader_node"]
                 if node >= 0 and not stop.is_set():
                     running.crash(node)
+                    killed.append(node)
 
     killer = threading.Thread(target=kill)
     killer.start()
     committed, unknown = [], []
     try:
-        for number in range(60):
+        for number in range(120):
             value = b"%d" % number
             commits = number % 3 > 0
             try:
                 producer.begin_transaction()
                 producer.produce(topic, value, partition=0)
                 producer.produce(topic, value, partition=1)
-                time.sleep(0.05)
+                producer.flush(PATIENCE_S)
                 if commits:
                     producer.commit_transaction(PATIENCE_S)
                     committed.append(value)
@@ -177,7 +183,7 @@ def test_transactions_go_on_while_their_coordinator_and_leaders_are_killed(
     finally:
         stop.set()
         killer.join()
-    assert len(unknown) < 5 and len(committed) > 30
+    assert len(unknown) < 5 and len(committed) > 60 and len(killed) > 3
 
     def seen() -> bool:
         found = read(bootstrap, topic, 2)
@@ -187,14 +193,58 @@ def test_transactions_go_on_while_their_coordinator_and_leaders_are_killed(
     eventually(seen, "every committed record once", timeout_s=60)
 
 
+def test_kafka_python_commits_and_aborts(bootstrap: str, new_topic: NewTopicOf, closed_sockets: None) -> None:
+    topic, group = new_topic(2), "kafka-python-offsets"
+    writer = kafka.KafkaProducer(
+        bootstrap_servers=bootstrap, transactional_id="kafka-python-writer", client_id="writer"
+    )
+    try:
+        writer.init_transactions()
+        for value, commits in ((b"first", True), (b"aborted", False), (b"second", True)):
+            writer.begin_transaction()
+            for number in range(2):
+                writer.send(topic, value, partition=number)
+            place = kafka.TopicPartition(topic, 0)
+            offsets = {place: kafka.OffsetAndMetadata(len(value), "", -1)}
+            writer.send_offsets_to_transaction(offsets, group)
+            if commits:
+                writer.commit_transaction()
+            else:
+                writer.abort_transaction()
+    finally:
+        writer.close()
+    eventually(lambda: read(bootstrap, topic, 2) == [b"first", b"second"] * 2, "the markers")
+    with contextlib.closing(kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=group)) as consumer:
+        assert consumer.committed(kafka.TopicPartition(topic, 0)) == len(b"second")
+
+
+def test_aiokafka_commits_and_aborts(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic(2)
+
+    async def work() -> None:
+        writer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="aiokafka-writer")
+        await writer.start()
+        try:
+            for value, commits in ((b"first", True), (b"aborted", False), (b"second", True)):
+                await writer.begin_transaction()
+                for number in range(2):
+                    await writer.send_and_wait(topic, value, partition=number)
+                await (writer.commit_transaction() if commits else writer.abort_transaction())
+        finally:
+            await writer.stop()
+
+    asyncio.run(work())
+    eventually(lambda: read(bootstrap, topic, 2) == [b"first", b"second"] * 2, "the markers")
+
+
 @pytest.mark.parametrize("is_latest", [False, True], ids=["3.9", "latest"])
 def test_java_producers_write_in_transactions(bootstrap: str, new_topic: NewTopicOf, is_latest: bool) -> None:
     """Version 3.9 speaks the protocol v1, version 4 v2: its Produce adds the partitions."""
-    kafka = apache_kafka()
-    version = kafka.LATEST if is_latest else kafka.VERSION
+    peer = apache_kafka()
+    version = peer.LATEST if is_latest else peer.VERSION
     topic = new_topic(2)
     done = subprocess.run(
-        kafka.java_command(
+        peer.java_command(
             "org.apache.kafka.tools.ProducerPerformance",
             *("--num-records", "3000", "--record-size", "10", "--throughput", "3000"),
             *("--topic", topic, "--transactional-id", f"java-{is_latest}", "--transaction-duration-ms", "50"),
