@@ -407,3 +407,55 @@ def test_whatever_is_lost_on_the_way_nothing_is_stored_twice_or_out_of_order(see
             assert {b"%d/%d" % (number, index) for index in range(each.record_count)} <= stored, (
                 f"seed {seed}: acknowledged and lost"
             )
+
+
+# ------------------------------------------------------------------ in transactions
+
+
+def transactional_queue(count: int) -> tuple[PartitionQueue, list[ProducerBatch]]:
+    queue = PartitionQueue("t", 0, max_in_flight=5, retries=100, is_transactional=True)
+    made = [batch(number) for number in range(count)]
+    queue.begin(IDENTITY)
+    for each in made:
+        queue.append(each)
+    return queue, made
+
+
+def test_a_transaction_begins_with_sequence_0_under_its_own_epoch_and_one_batch() -> None:
+    queue, made = transactional_queue(2)
+    assert [b.stamp for b in take_all(queue)] == [(7, 0, 0)]
+    queue.acknowledged(made[0])
+    assert [b.stamp for b in take_all(queue)] == [(7, 0, 2)]
+    queue.acknowledged(made[1])
+    queue.begin(ProducerIdentity(7, 1))
+    following = [batch(number) for number in range(2)]
+    for each in following:
+        queue.append(each)
+    assert [b.stamp for b in take_all(queue)] == [(7, 1, 0)]  # the leader knows nothing of that epoch
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.producer_fenced,
+        ErrorCode.unknown_producer_id,
+        ErrorCode.out_of_order_sequence_number,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.transaction_abortable,
+    ],
+)
+def test_what_would_raise_the_epoch_fails_the_transaction_instead(code: ErrorCode) -> None:
+    queue, made = transactional_queue(1)
+    take_all(queue)
+    assert queue.judge(made[0], code) is Verdict.FAIL
+    queue.give_up(made[0])
+    assert queue.idle and queue.identity == IDENTITY and not queue.needs_identity
+
+
+def test_the_echo_of_an_earlier_failure_is_tried_again_in_a_transaction_too() -> None:
+    queue, made = transactional_queue(3)
+    queue._is_known = True
+    take_all(queue)
+    assert queue.judge(made[1], ErrorCode.out_of_order_sequence_number) is Verdict.RETRY
+    assert queue.judge(made[0], ErrorCode.not_enough_replicas) is Verdict.RETRY

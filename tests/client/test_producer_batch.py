@@ -68,3 +68,16 @@ def test_a_batch_that_is_given_up_while_its_thread_encodes_it_holds_no_bytes(mon
     monkeypatch.setattr("raylog.client.producer.producer_batch.encode", given_up_meanwhile)
     batch.encode()
     assert batch.data is None
+
+
+@pytest.mark.parametrize("data", [bytes, bytearray])
+def test_a_batch_of_a_transaction_says_so_in_its_header(data: Any) -> None:
+    raw = data(encode_values([b"a", b"b"], timestamp_ms=1))
+    batch = ProducerBatch.of_bytes("t", 0, raw, 2, created_ms=0, deadline_ms=1, compression=0)
+    batch.is_transactional = True
+    for stamp in ((7, 0, 0), (7, 1, 4)):
+        batch.stamp = stamp
+        view = BatchView(bytes(batch.stamped_bytes()))
+        assert view.is_transactional and view.has_valid_crc() and not view.is_control
+        assert (view.producer_id, view.producer_epoch, view.base_sequence) == stamp
+    assert all(child.is_transactional for child in batch.split())

@@ -42,6 +42,11 @@ next sequence, once: retries keep it, and no other batch ever gets it.
 Each partition counts its own epochs: a leader compares them per partition, and nobody else writes
 under this producer id.
 
+**Transactions.** With a transactional id the epoch is the coordinator's and the partition never
+changes it: a batch that is given up fails the transaction, and what waits behind it is dropped with
+it. The next transaction begins with an idle queue (``begin``), from sequence 0 if its epoch is
+another one.
+
 Invariants (``check``): serials ascend through in flight, then pending; 0 <= in flight <=
 max_in_flight; sequences of the batches that have one ascend without overlap up to
 ``next_sequence``, unless an epoch change is due.
@@ -110,12 +115,15 @@ attempts.
 
 
 class PartitionQueue:
-    def __init__(self, topic: str, partition: int, *, max_in_flight: int, retries: int) -> None:
+    def __init__(
+        self, topic: str, partition: int, *, max_in_flight: int, retries: int, is_transactional: bool = False
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.key = TopicPartition(topic, partition)
         self.max_in_flight = max_in_flight
         self.retries = retries
+        self.is_transactional = is_transactional
         self.pending: deque[ProducerBatch] = deque()
         self.in_flight: deque[ProducerBatch] = deque()
         self.identity: ProducerIdentity | None = None
@@ -153,6 +161,16 @@ class PartitionQueue:
     def waiting_since_ms(self) -> float:
         """When the first batch that waits to be sent was made; infinity if none waits."""
         return self.pending[0].created_ms if self.pending else float("inf")
+
+    def begin(self, identity: ProducerIdentity) -> None:
+        """A transaction under this identity: all sequences start over if it is another one."""
+        assert self.is_transactional and not self.in_flight, f"{len(self.in_flight)} in flight of the last transaction"
+        assert not any(batch.has_sequence for batch in self.pending), "a batch of the last transaction waits"
+        self.identity = identity
+        self.next_sequence = 0
+        self.failures = 0
+        self._recovering = self._is_known = False
+        self._acknowledged_beyond = []
 
     # -------------------------------------------------------------- sending
 
@@ -214,6 +232,10 @@ class PartitionQueue:
         if code in _TRY_SMALLER:
             return Verdict.SPLIT if batch.record_count > 1 else Verdict.FAIL
         idempotent = batch.has_sequence
+        if self.is_transactional and (
+            code in _FENCED or (code in _LOST_STATE and (batch.was_sent_first or code is ErrorCode.unknown_producer_id))
+        ):
+            return Verdict.FAIL
         if idempotent and (code in _LOST_STATE or code in _FENCED):
             return Verdict.RETRY
         if not code.retriable or batch.attempts > self.retries:
@@ -248,7 +270,7 @@ class PartitionQueue:
     def give_up(self, batch: ProducerBatch) -> None:
         """Forget a batch that will not be sent again. See ``pop_lost``."""
         (self.in_flight if batch in self.in_flight else self.pending).remove(batch)
-        if batch.has_sequence:
+        if batch.has_sequence and not self.is_transactional:
             self._epoch_change_due = True
         self._row_shrank()
 

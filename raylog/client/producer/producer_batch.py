@@ -22,7 +22,17 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import KafkaError, RaylogError, kafka_error
-from raylog.records.batch import CRC_POSITION, CRC_START, HEADER, HEADER_SIZE, NO_SEQUENCE, BatchView, write_crc
+from raylog.records.batch import (
+    ATTRIBUTES_LOW_POSITION,
+    CRC_POSITION,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    NO_SEQUENCE,
+    TRANSACTIONAL_MASK,
+    BatchView,
+    write_crc,
+)
 from raylog.records.codec import RECORD_OVERHEAD_MAX, decode, encode
 from raylog.records.record import Header
 
@@ -53,6 +63,7 @@ class ProducerBatch:
         "done",
         "error",
         "held_bytes",
+        "is_transactional",
         "log_append_time_ms",
         "on_done",
         "open",
@@ -83,6 +94,7 @@ class ProducerBatch:
         self.records: list[RawRecord] | None = []
         self.data: bytes | bytearray | None = None
         self.record_count = 0
+        self.is_transactional = False
         self.size_bytes = HEADER_SIZE  # uncompressed while open
         self.held_bytes = 0  # of buffer.memory, until done
         self.attempts = 0
@@ -156,9 +168,9 @@ class ProducerBatch:
         assert self.data is not None
         if self.stamp != self._stamped:
             if isinstance(self.data, bytearray) and self._stamped == NO_STAMP:
-                stamp_in_place(self.data, self.stamp)
+                stamp_in_place(self.data, self.stamp, is_transactional=self.is_transactional)
             else:
-                self.data = stamped(self.data, self.stamp)
+                self.data = stamped(self.data, self.stamp, is_transactional=self.is_transactional)
             self._stamped = self.stamp
         return self.data
 
@@ -191,6 +203,7 @@ class ProducerBatch:
             )
             child.serial = (*self.serial, number)
             child.parent = self
+            child.is_transactional = self.is_transactional
             child.attempts = self.attempts
             child.outcome_unknown = child.was_split_in_doubt = self.outcome_unknown
             if self.has_sequence:
@@ -276,15 +289,19 @@ class ProducerBatch:
         return f"<batch {self.serial} of {self.topic}-{self.partition}: {self.record_count} records, stamp {self.stamp}, {state}>"
 
 
-def stamp_in_place(data: bytearray, stamp: Stamp) -> None:
+def stamp_in_place(data: bytearray, stamp: Stamp, *, is_transactional: bool = False) -> None:
     """Put the batch under another producer stamp where it is. Nobody else may be reading it."""
+    if is_transactional:
+        data[ATTRIBUTES_LOW_POSITION] |= TRANSACTIONAL_MASK
     _STAMP.pack_into(data, _STAMP_POSITION, *stamp)
     write_crc(data)
 
 
-def stamped(data: bytes | bytearray, stamp: Stamp) -> bytes:
+def stamped(data: bytes | bytearray, stamp: Stamp, *, is_transactional: bool = False) -> bytes:
     """The same batch under another producer stamp."""
     fields: list[Any] = list(HEADER.unpack_from(data))
+    if is_transactional:
+        fields[5] |= TRANSACTIONAL_MASK
     fields[9:12] = stamp
     header = bytearray(HEADER.pack(*fields))
     records = memoryview(data)[HEADER_SIZE:]
