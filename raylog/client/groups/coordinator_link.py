@@ -1,8 +1,9 @@
-"""Requests to the coordinator of a group, wherever it is.
+"""Requests to the coordinator of a group, or of a transactional id, wherever it is.
 
-The coordinator is the leader of the group's partition of ``__consumer_offsets``, so it is found as
-every leader is: in the metadata, and after a failure by a search for a newer leader epoch, which
-takes milliseconds (``metadata``). The first group of a cluster has the topic created. A connection
+The coordinator is the leader of the group's partition of ``__consumer_offsets``, or of the id's
+partition of ``__transaction_state``, so it is found as every leader is: in the metadata, and after a
+failure by a search for a newer leader epoch, which takes milliseconds (``metadata``). The first
+group, or id, of a cluster has the topic created. A connection
 that breaks, no answer in time and NOT_COORDINATOR start a search; after the first NOT_COORDINATOR
 the same process is asked once more meanwhile, for it may not have heard yet that it leads. One that
 says nothing at all is left as soon as another one leads (``silent_leaders``).
@@ -40,6 +41,7 @@ AGAIN = frozenset(
         ErrorCode.network_exception,
         ErrorCode.request_timed_out,
         ErrorCode.unstable_offset_commit,
+        ErrorCode.concurrent_transactions,
     }
 )
 _UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
@@ -51,15 +53,15 @@ def whole_error(reply: Any) -> int:
 
 
 class CoordinatorLink:
-    """``partition``: of ``topic``, where it is not the group that decides. ``node``: who answered
-    last, −1 if nobody has.
+    """``id``: of a group, or with the topic ``__transaction_state`` a transactional one.
+    ``partition``: of ``topic``, where it is not the id that decides. ``node``: who answered last,
+    −1 if nobody has.
     """
 
-    def __init__(
-        self, link: ClusterLink, group_id: str, *, partition: int | None = None, topic: str = OFFSETS_TOPIC
-    ) -> None:
+    def __init__(self, link: ClusterLink, id: str, *, partition: int | None = None, topic: str = OFFSETS_TOPIC) -> None:
         self._link = link
-        self.group_id = group_id
+        self.id = id
+        self._topic = topic
         self.node = -1
         self._key = TopicPartition(topic, partition) if partition is not None else None
         self._search_ended: asyncio.Event | None = None  # of the search under way
@@ -114,7 +116,8 @@ class CoordinatorLink:
             code, reply = await self.ask(request, timeout_ms=min(config.request_timeout_ms, left_ms), error_of=error_of)
             if not code:
                 return reply
-            error = error_for(code, f"{what} of group {self.group_id!r}: {ErrorCode(code).name.upper()}")
+            whose = "group" if self._topic == OFFSETS_TOPIC else "transactional.id"
+            error = error_for(code, f"{what} of {whose} {self.id!r}: {ErrorCode(code).name.upper()}")
             if code not in AGAIN:
                 raise error
             failures += 1
@@ -146,8 +149,8 @@ class CoordinatorLink:
                 pass
         metadata = self._link.metadata
         if self._key is None:
-            view = await offsets_topic(self._link)
-            self._key = TopicPartition(OFFSETS_TOPIC, partition_for(self.group_id, len(view.partitions)))
+            view = await coordinated_topic(self._link, self._topic)
+            self._key = TopicPartition(self._topic, partition_for(self.id, len(view.partitions)))
         leader = metadata.leader(self._key)
         if leader is None:
             await metadata.partition(self._key)
@@ -168,15 +171,17 @@ class CoordinatorLink:
         self._link.metadata.search_leader(self._key, failed, peer=peer, on_end=on_end)
 
 
-async def offsets_topic(link: ClusterLink) -> Any:
-    """The view of ``__consumer_offsets``, which is created where there has been no group yet."""
+async def coordinated_topic(link: ClusterLink, topic: str = OFFSETS_TOPIC) -> Any:
+    """The view of ``__consumer_offsets`` or ``__transaction_state``, which is created where there has
+    been no group, or no transactional id, yet.
+    """
     try:
-        return await link.metadata.topic(OFFSETS_TOPIC)
+        return await link.metadata.topic(topic)
     except _UnknownTopic:
         timeout_ms = link.config.request_timeout_ms
-        request = requests.create_topics([(OFFSETS_TOPIC, -1, -1, {}, {})], timeout_ms=timeout_ms, validate_only=False)
+        request = requests.create_topics([(topic, -1, -1, {}, {})], timeout_ms=timeout_ms, validate_only=False)
         reply = await link.controller.request(request, timeout_ms=timeout_ms)
         for each in reply.topics:
             if each.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
                 raise error_for(each.error_code, each.error_message) from None
-        return await link.metadata.topic(OFFSETS_TOPIC)
+        return await link.metadata.topic(topic)

@@ -61,6 +61,14 @@ class GroupMetadata:
     group_instance_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOut:
+    """How far a consumer has handed records out, and as whom it may commit that."""
+
+    offsets: Offsets
+    group: GroupMetadata
+
+
 _LOST_MEMBERSHIP = frozenset(
     {
         ErrorCode.illegal_generation,
@@ -109,7 +117,7 @@ class OffsetCommits:
         async with self._turn:
             identity = self._identity()
             request = group_requests.offset_commit(
-                self._coordinator.group_id,
+                self._coordinator.id,
                 group_requests.committed_values(offsets),
                 member_id=identity.member_id,
                 instance_id=self._instance_id,
@@ -117,14 +125,12 @@ class OffsetCommits:
             )
             try:
                 await self._coordinator.request(
-                    request, timeout_ms=timeout_ms, what="committing offsets", error_of=_first_error
+                    request, timeout_ms=timeout_ms, what="committing offsets", error_of=first_error
                 )
             except RaylogError as error:
                 if error.code in _LOST_MEMBERSHIP:
                     self._refused(identity, int(error.code))
-                if error.code in _EXPLAINED:
-                    raise error_for(error.code, f"{error}: {_EXPLAINED[error.code]}") from None
-                raise
+                raise explained(error) from None
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, timeout_ms: float
@@ -132,9 +138,7 @@ class OffsetCommits:
         """What the group has committed, of these partitions or of all; those without a commit are
         left out.
         """
-        request = group_requests.offset_fetch(
-            self._coordinator.group_id, partitions, require_stable=self._require_stable
-        )
+        request = group_requests.offset_fetch(self._coordinator.id, partitions, require_stable=self._require_stable)
         reply = await self._coordinator.request(
             request, timeout_ms=timeout_ms, what="fetching offsets", error_of=_fetch_error
         )
@@ -145,7 +149,13 @@ class OffsetCommits:
         }
 
 
-def _first_error(reply: Any) -> int:
+def explained(error: RaylogError) -> RaylogError:
+    """The refusal of a commit, with what it means, where there is something to say."""
+    meaning = _EXPLAINED.get(error.code)
+    return error if meaning is None else error_for(error.code, f"{error}: {meaning}")
+
+
+def first_error(reply: Any) -> int:
     """What waiting does not mend comes first."""
     codes = [code for code in group_requests.partition_errors(reply).values() if code]
     return next((code for code in codes if not ErrorCode(code).retriable), codes[0] if codes else 0)

@@ -151,6 +151,48 @@ def partition_errors(reply: Reply) -> dict[TopicPartition, int]:
     }
 
 
+def txn_offset_commit(
+    group_id: str,
+    offsets: Iterable[CommittedPartition],
+    *,
+    member_id: str,
+    instance_id: str | None,
+    generation: int,
+    transactional_id: str,
+    producer: tuple[int, int],
+    adds_group: bool,
+) -> Request:
+    """Offsets that count once the producer's transaction is committed: TxnOffsetCommit v5, whose
+    coordinator adds the group to the transaction, or v4, before which it has been added.
+    """
+    module = schema("txn_offset_commit.v5" if adds_group else "txn_offset_commit.v4")
+    topics = by_topic({TopicPartition(each.topic, each.partition): each for each in offsets})
+    return module.TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group_id,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        generation_id=generation,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=tuple(
+            module.TxnOffsetCommitRequestTopic(
+                name=topic,
+                partitions=tuple(
+                    module.TxnOffsetCommitRequestPartition(
+                        partition_index=partition,
+                        committed_offset=each.offset,
+                        committed_leader_epoch=each.leader_epoch,
+                        committed_metadata=each.metadata,
+                    )
+                    for partition, each in partitions
+                ),
+            )
+            for topic, partitions in topics.items()
+        ),
+    )
+
+
 def offset_fetch(
     group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
 ) -> Request:

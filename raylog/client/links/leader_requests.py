@@ -89,6 +89,15 @@ class LeaderRequests:
         )
         return {key: producers_of(answer) for key, answer in answers.items()}
 
+    async def end_transaction(self, key: TopicPartition, request: Any, timeout_ms: float) -> None:
+        """Have the leader carry out a WriteTxnMarkers for that partition alone."""
+        await self._ask(
+            {key: None},
+            lambda asked: request,
+            lambda reply: _partitions(reply.markers[0].topics, "name", "partition_index"),
+            timeout_ms,
+        )
+
     async def _ask(
         self, asked: Asked, build: Build, read: Callable[[Any], dict[TopicPartition, Any]], timeout_ms: float
     ) -> dict[TopicPartition, Any]:

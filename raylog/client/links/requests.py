@@ -49,9 +49,32 @@ def by_topic(values: Mapping[TopicPartition, T]) -> dict[str, list[tuple[int, T]
 
 def produce(records: Mapping[TopicPartition, bytes | bytearray], *, acks: int, timeout_ms: float) -> Request:
     """Produce v10, whose answer names the new leader where there is one."""
-    schema = _schema("produce.v10")
+    return _produce(10, records, None, acks, timeout_ms)
+
+
+def transactional_produce(
+    records: Mapping[TopicPartition, bytes | bytearray],
+    *,
+    transactional_id: str,
+    adds_partitions: bool,
+    timeout_ms: float,
+) -> Request:
+    """Produce v12, whose leaders add the partitions to the transaction, or v11, before which they have
+    been added; both may be answered with TRANSACTION_ABORTABLE.
+    """
+    return _produce(12 if adds_partitions else 11, records, transactional_id, -1, timeout_ms)
+
+
+def _produce(
+    version: int,
+    records: Mapping[TopicPartition, bytes | bytearray],
+    transactional_id: str | None,
+    acks: int,
+    timeout_ms: float,
+) -> Request:
+    schema = _schema(f"produce.v{version}")
     return schema.ProduceRequest(
-        transactional_id=None,
+        transactional_id=transactional_id,
         acks=acks,
         timeout=_ms(timeout_ms),
         topic_data=tuple(
@@ -195,6 +218,76 @@ def init_producer_id() -> Request:
     return _schema("init_producer_id.v4").InitProducerIdRequest(
         transactional_id=None, transaction_timeout=_ms(0), producer_id=-1, producer_epoch=-1
     )
+
+
+def init_transactional_id(transactional_id: str, timeout_ms: float, producer_id: int, producer_epoch: int) -> Request:
+    """InitProducerId v5 of a transactional id. Producer id and epoch −1: whoever has it is fenced;
+    else only somebody else's attempt is.
+    """
+    return _schema("init_producer_id.v5").InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout=_ms(timeout_ms),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
+
+
+def end_txn(
+    transactional_id: str, producer_id: int, producer_epoch: int, *, commits: bool, raises_epoch: bool
+) -> Request:
+    """EndTxn v5, whose answer has the next epoch, or v4, after which the epoch stays."""
+    return _schema("end_txn.v5" if raises_epoch else "end_txn.v4").EndTxnRequest(
+        transactional_id=transactional_id, producer_id=producer_id, producer_epoch=producer_epoch, committed=commits
+    )
+
+
+def add_partitions_to_txn(
+    transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+) -> Request:
+    """AddPartitionsToTxn v3, a client's own."""
+    schema = _schema("add_partitions_to_txn.v3")
+    return schema.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=producer_epoch,
+        v3_and_below_topics=tuple(
+            schema.AddPartitionsToTxnTopic(name=topic, partitions=tuple(number for number, _ in numbers))
+            for topic, numbers in by_topic(dict.fromkeys(partitions)).items()
+        ),
+    )
+
+
+def add_offsets_to_txn(transactional_id: str, producer_id: int, producer_epoch: int, group_id: str) -> Request:
+    """AddOffsetsToTxn v3."""
+    return _schema("add_offsets_to_txn.v3").AddOffsetsToTxnRequest(
+        transactional_id=transactional_id, producer_id=producer_id, producer_epoch=producer_epoch, group_id=group_id
+    )
+
+
+def describe_transactions(transactional_ids: Iterable[str]) -> Request:
+    """DescribeTransactions v0."""
+    return _schema("describe_transactions.v0").DescribeTransactionsRequest(transactional_ids=tuple(transactional_ids))
+
+
+def list_transactions(states: Iterable[str], producer_ids: Iterable[int], longer_than_ms: int) -> Request:
+    """ListTransactions v1; empty filters and a negative duration let all pass."""
+    return _schema("list_transactions.v1").ListTransactionsRequest(
+        state_filters=tuple(states), producer_id_filters=tuple(sorted(producer_ids)), duration_filter=longer_than_ms
+    )
+
+
+def write_txn_marker(key: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> Request:
+    """WriteTxnMarkers v1: an abort, in one partition."""
+    schema = _schema("write_txn_markers.v1")
+    topic = schema.WritableTxnMarkerTopic(name=key.topic, partition_indexes=(key.partition,))
+    marker = schema.WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transaction_result=False,
+        topics=(topic,),
+        coordinator_epoch=coordinator_epoch,
+    )
+    return schema.WriteTxnMarkersRequest(markers=(marker,))
 
 
 def create_topics(
