@@ -12,6 +12,8 @@
     ├── ClientTimeoutError            a deadline of the client passed (delivery.timeout.ms, request timeouts)
     │   └── BufferFullError           buffer.memory stayed full for max.block.ms
     ├── ClosedError                   a handle was used after close()
+    ├── TransactionStateError         a transaction that is not under way, or one too many: the program's mistake
+    ├── TransactionAbortedError       a transaction failed and is aborted; retriable, as a whole (TRANSACTION_ABORTABLE)
     ├── SerializationError            a user's serializer or deserializer failed
     ├── ProtocolError                 bytes that are no frame, an unknown API, a failed handshake
     ├── DisconnectedError             the peer closed or died; retriable (NETWORK_EXCEPTION)
@@ -74,6 +76,15 @@ class BufferFullError(ClientTimeoutError):
 
 class ClosedError(RaylogError):
     pass
+
+
+class TransactionStateError(RaylogError):
+    code = ErrorCode.invalid_txn_state
+
+
+class TransactionAbortedError(RaylogError):
+    code = ErrorCode.transaction_abortable
+    retriable = True
 
 
 class SerializationError(RaylogError):
