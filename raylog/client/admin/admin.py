@@ -27,6 +27,7 @@ from raylog.client.admin.config_entries import entry_of
 from raylog.client.admin.controllers import AsyncControllerCalls
 from raylog.client.admin.groups import AsyncGroupCalls
 from raylog.client.admin.inspection import AsyncInspectionCalls, ProducerInfo
+from raylog.client.admin.transactions import AsyncTransactionInspection
 from raylog.client.admin.verification import OnPartition, Verification, verify_topics
 from raylog.client.config import AdminConfig
 from raylog.client.links import requests
@@ -131,7 +132,9 @@ class OffsetInfo:
     leader_epoch: int
 
 
-class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls, AsyncControllerCalls, AsyncInspectionCalls):
+class AsyncAdminClient(
+    AsyncGroupCalls, AsyncActorCalls, AsyncControllerCalls, AsyncInspectionCalls, AsyncTransactionInspection
+):
     """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
