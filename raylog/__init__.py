@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from raylog.client.sync import AdminClient as AdminClient
     from raylog.client.sync import Consumer as Consumer
     from raylog.client.sync import Producer as Producer
+    from raylog.client.transactions.transaction import Transaction as Transaction
     from raylog.cluster import Cluster as Cluster
     from raylog.cluster import connect as connect
     from raylog.embedded_cluster import init as init
@@ -49,6 +50,7 @@ _HOMES = {
     "RebalanceListener": "raylog.client.groups.membership",
     "Record": "raylog.records.record",
     "TopicPartition": "raylog.types",
+    "Transaction": "raylog.client.transactions.transaction",
     "connect": "raylog.cluster",
     "init": "raylog.embedded_cluster",
 }

@@ -81,7 +81,7 @@ def producer_perf(
     refuse_metrics(print_metrics)
     if transactional_id is not None or transaction_duration_ms is not None:
         raise ConfigError(
-            "--transactional-id and --transaction-duration-ms are refused: raylog's own producers have no transactions yet"
+            "--transactional-id and --transaction-duration-ms are refused: this measures single sends, without transactions"
         )
     if [record_size is not None, payload_file is not None, payload_monotonic].count(True) != 1:
         raise typer.BadParameter("give exactly one of --record-size, --payload-file and --payload-monotonic")

@@ -149,6 +149,8 @@ class ProducerConfig(ClientConfig):
     interceptor_classes: Any = ()
     key_serializer: Any = None
     value_serializer: Any = None
+    transactional_id: str | None = None
+    transaction_timeout_ms: Milliseconds = Field(60_000, gt=0, le=INT32_MAX)
 
     @field_validator("acks", mode="before")
     @classmethod
@@ -175,7 +177,17 @@ class ProducerConfig(ClientConfig):
             object.__setattr__(self, "delivery_timeout_ms", least)
         if self.enable_idempotence and (conflict := self._idempotence_conflict()):
             raise ValueError(f"enable.idempotence=true needs {conflict}")
+        if self.transactional_id is not None:
+            self._check_transactional()
         return self
+
+    def _check_transactional(self) -> None:
+        if not self.transactional_id:
+            raise ValueError("transactional.id is empty: name the producer, or leave it out")
+        if self.enable_idempotence is False:
+            raise ValueError("transactional.id needs enable.idempotence=true, which is the default")
+        if conflict := self._idempotence_conflict():
+            raise ValueError(f"transactional.id needs {conflict}")
 
     def _idempotence_conflict(self) -> str | None:
         if self.acks != -1:

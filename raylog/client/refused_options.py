@@ -33,8 +33,6 @@ _EVERYWHERE: Mapping[str, str] = {
 PRODUCER_REFUSED: Mapping[str, str] = {
     **_EVERYWHERE,
     "client.rack": _NO_RACK,
-    "transactional.id": "raylog's own producers have no transactions yet; the idempotent producer (the default) already survives retries",
-    "transaction.timeout.ms": "raylog's own producers have no transactions yet",
     "compression.gzip.level": "compression runs at the codec's fast level",
     "compression.lz4.level": "compression runs at the codec's fast level",
     "compression.zstd.level": "compression runs at the codec's fast level",

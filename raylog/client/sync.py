@@ -37,6 +37,7 @@ from raylog.client.admin.config_entries import ConfigEntry
 from raylog.client.admin.controllers import ControllerCalls
 from raylog.client.admin.groups import GroupCalls
 from raylog.client.admin.inspection import InspectionCalls, ProducerInfo
+from raylog.client.admin.transactions import TransactionInspection
 from raylog.client.admin.verification import OnPartition, Verification
 from raylog.client.background import background, notice_fork
 from raylog.client.config import AdminConfig, ProducerConfig
@@ -49,6 +50,7 @@ from raylog.client.producer.batch_input import ColumnNames, EncodedPart, is_arro
 from raylog.client.producer.deliveries import BatchDelivery, Delivery, OnBatchDelivery
 from raylog.client.producer.producer import NO_HEADERS, OnDelivery, ProducerCore
 from raylog.client.producer.producer_batch import ProducerBatch
+from raylog.client.transactions.transaction import Transaction
 from raylog.errors import ClosedError, RaylogError
 from raylog.records.record import Header
 from raylog.types import TopicPartition
@@ -199,6 +201,10 @@ class Producer:
             delivery.call_when_done(on_delivery)
         return delivery
 
+    def transaction(self) -> Transaction:
+        """A transaction, which a ``with`` block begins, commits and aborts. Needs ``transactional.id``."""
+        return Transaction(self, self._core(), self._config.transactional_id)
+
     @property
     def buffered_bytes(self) -> int:
         """Bytes that were queued and are neither acknowledged nor failed."""
@@ -280,7 +286,7 @@ class Producer:
             raise core.no_room(size)
 
 
-class AdminClient(GroupCalls, ActorCalls, ControllerCalls, InspectionCalls):
+class AdminClient(GroupCalls, ActorCalls, ControllerCalls, InspectionCalls, TransactionInspection):
     """Manages topics, configs, offsets and brokers. ``AsyncAdminClient`` describes each call."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:

@@ -203,8 +203,8 @@ def test_what_raylog_does_not_have_is_refused_by_name(kafka: Kafka) -> None:
     sent = ["producer-perf", "--bootstrap-server", kafka.bootstrap, "--topic", "orders", "--num-records", "1"]
     for options, said in (
         (["--print-metrics"], "--print-metrics is refused"),
-        (["--transactional-id", "t"], "raylog's own producers have no transactions yet"),
-        (["--transaction-duration-ms", "5"], "raylog's own producers have no transactions yet"),
+        (["--transactional-id", "t"], "without transactions"),
+        (["--transaction-duration-ms", "5"], "without transactions"),
     ):
         with pytest.raises(ConfigError, match=said):
             _raised(*sent, "--record-size", "1", *options)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from typing import Any
 
 import pytest
 
@@ -164,3 +166,19 @@ def test_idempotence_gives_way_silently_unless_it_was_asked_for(options: dict[st
 
 def test_a_default_delivery_timeout_grows_with_what_it_has_to_hold() -> None:
     assert ProducerConfig.parse({"request.timeout.ms": 200_000}).delivery_timeout_ms == 200_000
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"acks": 1}, "transactional.id needs acks=all"),
+        ({"enable_idempotence": False}, "transactional.id needs enable.idempotence=true"),
+        ({"retries": 0}, "transactional.id needs retries above 0"),
+        ({"max_in_flight_requests_per_connection": 6}, "transactional.id needs max.in.flight"),
+        ({"transactional_id": ""}, "transactional.id is empty"),
+        ({"transaction_timeout_ms": 0}, "transaction.timeout.ms"),
+    ],
+)
+def test_a_transactional_producer_gives_up_no_guarantee(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        ProducerConfig.parse({"transactional.id": "t"}, options)

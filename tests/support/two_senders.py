@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from raylog.client.config import ProducerConfig
+from raylog.client.links import requests
 from raylog.client.links.metadata import PartitionLeader
-from raylog.client.producer import sender as sender_module
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.memory import BufferMemory, MemoryWaiter
 from raylog.client.producer.partition_queue import PartitionQueue
@@ -467,8 +467,8 @@ async def play(steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any]
 
 def played(steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any]) -> list[tuple[Any, ...]]:
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=Loop) as runner:
-        patch.setattr(sender_module.requests, "produce", lambda records, **_: dict(records))
-        patch.setattr(sender_module.requests, "init_producer_id", lambda: None)
+        patch.setattr(requests, "produce", lambda records, **_: dict(records))
+        patch.setattr(requests, "init_producer_id", lambda: None)
         loop = runner.get_loop()
         assert isinstance(loop, Loop)
         return runner.run(play(steps, options, loop))

@@ -22,19 +22,29 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
+from kio.schema.errors import ErrorCode
+
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.consumed_partition import EARLIEST, LATEST, ConsumedPartition
 from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.consumer.record_reader import RecordReader, empty_table
 from raylog.client.groups.membership import Duty, GroupMembership, RebalanceListener, listener_of
-from raylog.client.groups.offset_commits import GroupMetadata, OffsetAndMetadata, OnCommit, to_commit
+from raylog.client.groups.offset_commits import (
+    GroupMetadata,
+    HandedOut,
+    OffsetAndMetadata,
+    OnCommit,
+    explained,
+    to_commit,
+)
 from raylog.client.groups.subscriptions import wanted
 from raylog.client.links import requests
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.leader_requests import LeaderRequests
 from raylog.client.links.link import ClusterLink
 from raylog.clock import clock_of
-from raylog.errors import ClientTimeoutError, ClosedError, ConfigError, RaylogError
+from raylog.errors import ClientTimeoutError, ClosedError, ConfigError, RaylogError, error_for
+from raylog.groups.requests import NO_GENERATION
 from raylog.records.record import Record
 from raylog.types import TopicPartition
 
@@ -81,6 +91,36 @@ class ConsumerCore:
         """What to commit; without ``offsets`` everything that was handed out."""
         group = self.membership("a commit")
         return group.positions() if offsets is None else to_commit(offsets)
+
+    def handed_out(self) -> HandedOut:
+        """What a transaction commits for this consumer. Raises UnknownMemberIdError for a member that
+        has lost its partitions.
+        """
+        group = self.membership("committing in a transaction")
+        if self.config.auto_commits:
+            raise ConfigError(
+                "this consumer commits on its own, in the transaction or not: give it enable_auto_commit=False"
+            )
+        offsets, metadata = group.positions(), group.metadata()
+        if group.is_subscribed and metadata.generation == NO_GENERATION and offsets:
+            raise explained(
+                error_for(ErrorCode.unknown_member_id, f"committing offsets of group {metadata.group_id!r}")
+            )
+        return HandedOut(offsets, metadata)
+
+    async def seek_to_committed(self) -> None:
+        """Continue where the group has committed, or according to ``auto.offset.reset``."""
+        group = self.membership("seek_to_committed()")
+        keys = list(self.fetcher.partitions)
+        found = await group.commits.committed(keys, self.config.default_api_timeout_ms)
+        for key in keys:
+            reset = self.config.auto_offset_reset
+            if key in found:
+                self.seek(key, found[key].offset)
+            elif reset == "none":
+                raise error_for(ErrorCode.offset_out_of_range, f"nothing is committed of {key.topic}-{key.partition}")
+            else:
+                self.seek(key, reset)
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None) -> None:
         limit_ms = self.config.default_api_timeout_ms if timeout is None else timeout * 1000
@@ -257,6 +297,10 @@ class AsyncConsumer:
         """The group, this member's id in it, and the generation."""
         return self._opened().membership("group_metadata()").metadata()
 
+    def handed_out(self) -> HandedOut:
+        """How far records were handed out: what ``Transaction.commit_offsets`` commits."""
+        return self._opened().handed_out()
+
     async def unsubscribe(self) -> None:
         """Leave the group and stop reading."""
         core = self._opened()
@@ -338,6 +382,10 @@ class AsyncConsumer:
     async def partitions_for(self, topic: str) -> int:
         """How many partitions a topic has."""
         return await self._opened().partitions_for(topic)
+
+    async def seek_to_committed(self) -> None:
+        """Continue where the group has committed; see ``Consumer.seek_to_committed``."""
+        await self._opened().seek_to_committed()
 
     async def poll(self, timeout: float = 1.0) -> Record | None:
         """The next record, or None after ``timeout`` seconds."""

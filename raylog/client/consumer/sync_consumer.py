@@ -23,7 +23,7 @@ from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.consumer import TABLE_BYTES, ConsumerCore, Keys, Place, Topics
 from raylog.client.consumer.record_reader import empty_table
 from raylog.client.groups.membership import Duty, GroupMembership, RebalanceListener, listener_of
-from raylog.client.groups.offset_commits import GroupMetadata, OffsetAndMetadata, OnCommit
+from raylog.client.groups.offset_commits import GroupMetadata, HandedOut, OffsetAndMetadata, OnCommit
 from raylog.client.groups.subscriptions import Wanted, wanted
 from raylog.client.links.address import ClusterAddress
 from raylog.errors import ClosedError
@@ -118,6 +118,11 @@ class Consumer:
         """The group, this member's id in it, and the generation."""
         return self._core().membership("group_metadata()").metadata()
 
+    def handed_out(self) -> HandedOut:
+        """How far records were handed out: what ``Transaction.commit_offsets`` commits."""
+        with self._lock:
+            return self._core().handed_out()
+
     def unsubscribe(self) -> None:
         """Leave the group and stop reading."""
         with self._lock:
@@ -149,6 +154,13 @@ class Consumer:
         with self._lock:
             for partition in self._core().chosen(partitions):
                 self._core().seek(partition.key, "latest")
+
+    def seek_to_committed(self) -> None:
+        """Continue where the group has committed, or according to ``auto.offset.reset`` where it has
+        not: after a transaction was aborted, to read again what it had read.
+        """
+        with self._lock:
+            background().run(self._core().seek_to_committed())
 
     def pause(self, *partitions: Key) -> None:
         """Hand out no records of these partitions (default: all) until ``resume``. Positions stay."""

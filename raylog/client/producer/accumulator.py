@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.partition_queue import PartitionQueue
 from raylog.client.producer.producer_batch import ProducerBatch, RawRecord
-from raylog.errors import ClosedError
+from raylog.errors import ClosedError, RaylogError
 from raylog.records.compression import Compression
 from raylog.types import TopicPartition
 
@@ -42,6 +42,10 @@ class Accumulator:
         self.active: dict[TopicPartition, PartitionQueue] = {}  # those that are not idle
         self._touched: dict[TopicPartition, None] = {}  # with batches that the sender has not heard of
         self.closed = False
+        self.refusal: Callable[[], RaylogError | None] | None = (
+            None  # why nothing may be added now; asked under the lock
+        )
+        self._is_transactional = config.transactional_id is not None
         self.unfinished = 0  # batches taken in and not done
         self.compression = int(Compression.named(config.compression_type))
         self._batch_size = config.batch_size
@@ -83,11 +87,15 @@ class Accumulator:
     def _new_batch(self, topic: str, partition: int) -> ProducerBatch:
         now_ms = self._clock() * 1000
         deadline_ms = now_ms + self._delivery_timeout_ms
-        return ProducerBatch(topic, partition, created_ms=now_ms, deadline_ms=deadline_ms, compression=self.compression)
+        batch = ProducerBatch(
+            topic, partition, created_ms=now_ms, deadline_ms=deadline_ms, compression=self.compression
+        )
+        batch.is_transactional = self._is_transactional
+        return batch
 
     def encoded_batch(self, topic: str, partition: int, data: bytes | bytearray, record_count: int) -> ProducerBatch:
         now_ms = self._clock() * 1000
-        return ProducerBatch.of_bytes(
+        batch = ProducerBatch.of_bytes(
             topic,
             partition,
             data,
@@ -96,6 +104,8 @@ class Accumulator:
             deadline_ms=now_ms + self._delivery_timeout_ms,
             compression=self.compression,
         )
+        batch.is_transactional = self._is_transactional
+        return batch
 
     def finish_encoding(self, batch: ProducerBatch) -> None:
         """Encode a batch that ``add`` gave back as full. Call it without the lock; the sender has
@@ -157,6 +167,8 @@ class Accumulator:
     def _queue(self, key: TopicPartition) -> PartitionQueue:
         if self.closed:
             raise ClosedError("this producer is closed: make another one")
+        if self.refusal is not None and (error := self.refusal()) is not None:
+            raise error
         queue = self.active.get(key)
         if queue is None:
             queue = self.queues.get(key)
@@ -166,6 +178,7 @@ class Accumulator:
                     key.partition,
                     max_in_flight=self._config.max_in_flight_requests_per_connection,
                     retries=self._config.retries,
+                    is_transactional=self._is_transactional,
                 )
             self.active[key] = queue
         return queue

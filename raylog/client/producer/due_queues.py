@@ -31,6 +31,7 @@ class Cause(Enum):
 
     HURRY = "hurry"  # somebody flushes, closes or waits for memory
     IDENTITY = "identity"  # a producer id
+    TRANSACTION = "transaction"  # their place in the transaction that is open
 
 
 class Times:

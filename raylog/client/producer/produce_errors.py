@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.producer.partition_queue import PartitionQueue
 from raylog.client.producer.producer_batch import ProducerBatch
-from raylog.errors import RaylogError, RecordError, error_for
+from raylog.errors import ClientTimeoutError, RaylogError, RecordError, error_for
 
 
 def produce_error(answer: Any, queue: PartitionQueue, batch: ProducerBatch) -> RaylogError:
@@ -23,6 +23,22 @@ def produce_error(answer: Any, queue: PartitionQueue, batch: ProducerBatch) -> R
     named = {int(each.batch_index): each.batch_index_error_message or reason for each in answer.record_errors}
     error.record_errors = tuple(RecordError(index, named[index]) for index in sorted(named))
     return error
+
+
+def encoding_error(error: Exception) -> RaylogError:
+    """The error of a batch that could not be made into bytes."""
+    return error if isinstance(error, RaylogError) else RaylogError(f"a batch cannot be encoded: {error}")
+
+
+def late_error(batch: ProducerBatch, delivery_timeout_ms: float) -> RaylogError:
+    """The error of a batch that was not acknowledged in time."""
+    may_be_there = (
+        "one of the attempts may be in the log" if batch.attempts else "check that the partition has a leader"
+    )
+    return ClientTimeoutError(
+        f"{batch.record_count} records for {batch.topic}-{batch.partition} were not acknowledged within "
+        f"delivery.timeout.ms={delivery_timeout_ms:g} ({batch.attempts} attempts); {may_be_there}"
+    )
 
 
 _REMEDIES: dict[ErrorCode, str] = {

@@ -25,8 +25,8 @@ from kio.schema.errors import ErrorCode
 from raylog.client.config import ProducerConfig
 from raylog.client.interceptors import InterceptorChain, ProducerRecord
 from raylog.client.links.address import ClusterAddress
-from raylog.client.links.connections import Connections, ControllerConnection
-from raylog.client.links.metadata import Metadata, TopicPartitions, TopicView, unknown_partition
+from raylog.client.links.link import ClusterLink
+from raylog.client.links.metadata import TopicPartitions, TopicView, unknown_partition
 from raylog.client.partitioners import DefaultPartitioner, partitioner_of
 from raylog.client.producer.accumulator import Accumulator, Watch
 from raylog.client.producer.batch_input import (
@@ -44,6 +44,9 @@ from raylog.client.producer.memory import BufferMemory
 from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.client.producer.sender import Sender
 from raylog.client.serializers import checked_bytes, serializer_of
+from raylog.client.transactions.calls import TransactionCalls
+from raylog.client.transactions.phases import ProducerTransactions
+from raylog.client.transactions.transaction import AsyncTransaction
 from raylog.clock import clock_of
 from raylog.errors import BufferFullError, ClientTimeoutError, ClosedError, ConfigError, RaylogError, error_for
 from raylog.records import kernel
@@ -70,10 +73,24 @@ class ProducerCore:
         self.clock = clock_of(self.loop)
         self.accumulator = Accumulator(config, self.clock.monotonic_s)
         self.memory = BufferMemory(config.buffer_memory)
-        self.connections = Connections(address, config)
-        self.controller = ControllerConnection(address, config, self.connections)
-        self.metadata = Metadata(config, self.connections, self.controller)
-        self.sender = Sender(config, self.accumulator, self.memory, self.metadata, self.connections, self.controller)
+        link = ClusterLink(address, config)
+        self.connections, self.controller, self.metadata = link.connections, link.controller, link.metadata
+        self.transactions: ProducerTransactions | None = None
+        self.transaction_calls: TransactionCalls | None = None
+        if config.transactional_id is not None:
+            self.transactions = ProducerTransactions(config.transactional_id, config.transaction_timeout_ms)
+            self.accumulator.refusal = self.transactions.refusal
+        self.sender = Sender(
+            config,
+            self.accumulator,
+            self.memory,
+            self.metadata,
+            self.connections,
+            self.controller,
+            self.transactions,
+        )
+        if self.transactions is not None:
+            self.transaction_calls = TransactionCalls(config, link, self.accumulator, self.sender, self.transactions)
         self.partitioner = partitioner_of(config, self.accumulator.queued)
         self.interceptors = InterceptorChain(config.interceptor_classes)
         self._intercepts = bool(self.interceptors)
@@ -341,6 +358,8 @@ class ProducerCore:
         """
         self.accumulator.close()
         try:
+            if self.transaction_calls is not None:
+                await self.transaction_calls.close()
             if timeout_s is None or timeout_s > 0:
                 await self.sender.flush(timeout_s)
         finally:
@@ -478,6 +497,10 @@ class AsyncProducer:
         if on_delivery is not None:
             delivery.call_when_done(on_delivery)
         return delivery
+
+    def transaction(self) -> AsyncTransaction:
+        """A transaction, which ``async with`` begins, commits and aborts. Needs ``transactional.id``."""
+        return AsyncTransaction(self, self._opened(), self._config.transactional_id)
 
     async def _wait_for_room(self, core: ProducerCore, size: int) -> None:
         granted = asyncio.Event()

@@ -13,10 +13,11 @@ one that is never idle keeps none out of a leader's requests.
   ``max.in.flight.requests.per.connection`` are in flight per leader.
 - After an error that concerns the leader a search starts at once (``Metadata.search_leader``); its result lets the
   partition go on at once. Otherwise it goes on after a backoff: short after the first failure under a leader epoch,
-  from the second ``retry.backoff.ms`` doubling up to ``retry.backoff.max.ms``.
+  from the second ``retry.backoff.ms`` doubling up to ``retry.backoff.max.ms`` (``retry_pauses``).
 - A leader that says nothing is left as soon as another one leads (``silent_leaders``).
 - A leader that asks for a pause (``throttle_time``, P15) gets it.
 - acks=0 has no answer: written is done, and nothing is retried.
+- With a transactional id the identity is the transaction's. Once that has failed, or is aborted, what waits is dropped.
 
 Runs in one event loop; takes the accumulator's lock for moments, never while encoding or writing.
 """
@@ -32,25 +33,27 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.client.config import ProducerConfig
-from raylog.client.links import requests
 from raylog.client.links.connections import Connections, ControllerConnection
 from raylog.client.links.metadata import LEADER_ERRORS, Metadata, PartitionLeader
 from raylog.client.links.silent_leaders import SilentLeaders
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.due_queues import Cause, DueQueues, Times
+from raylog.client.producer.identity_fetch import IdentityFetch
 from raylog.client.producer.memory import BufferMemory
 from raylog.client.producer.partition_queue import PartitionQueue, ProducerIdentity, Verdict
-from raylog.client.producer.produce_errors import produce_error
+from raylog.client.producer.produce_errors import encoding_error, late_error, produce_error
 from raylog.client.producer.producer_batch import ProducerBatch
+from raylog.client.producer.retry_pauses import pause_ms
+from raylog.client.producer.round_timer import RoundTimer
+from raylog.client.transactions.phases import ProducerTransactions
+from raylog.client.transactions.produce_requests import produce_request
 from raylog.clock import clock_of
-from raylog.errors import ClientTimeoutError, ClosedError, DisconnectedError, RaylogError, error_for
+from raylog.errors import ClientTimeoutError, ClosedError, DisconnectedError, RaylogError
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
 
 logger = logging.getLogger("raylog.client")
-
-_FIRST_RETRY_MS = 20.0
 
 Taken = list[tuple[PartitionQueue, ProducerBatch]]
 
@@ -64,24 +67,24 @@ class Sender:
         metadata: Metadata,
         connections: Connections,
         controller: ControllerConnection,
+        transactions: ProducerTransactions | None = None,
     ) -> None:
         self._config = config
+        self._transactions = transactions
         self._idempotent = config.idempotent
         self._accumulator = accumulator
         self._memory = memory
         self._metadata = metadata
         self._connections = connections
-        self._controller = controller
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
         self._thread = threading.get_ident()
         self._wake_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
+        self._timer = RoundTimer(self._loop, self._run)
         self._flushing = 0
         self._identity: ProducerIdentity | None = None
-        self._identity_task: asyncio.Task[None] | None = None
-        self._identity_not_before = 0.0
+        self._identity_fetch = IdentityFetch(controller, self._clock, config.retry_backoff_ms, self._identity_came)
+        self._rested: asyncio.Event | None = None  # of somebody who waits until there is nothing pending or in flight
         self._requests_in_flight: dict[Endpoint, int] = {}
         self._muted_until: dict[Endpoint, float] = {}
         self._opening: set[Endpoint] = set()
@@ -135,11 +138,20 @@ class Sender:
             self._flushing -= 1
         return sum(batch.record_count for batch in batches if not batch.done)
 
+    async def rest(self) -> None:
+        """Wait until nothing is pending and nothing in flight."""
+        while self._accumulator.active and not self._stopped:
+            self._rested = asyncio.Event()
+            self.wake()
+            await self._rested.wait()
+
     def stop(self) -> None:
         """Give up everything unfinished, with ClosedError."""
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._identity_fetch.stop()
+        if self._rested is not None:
+            self._rested.set()
+        self._timer.cancel()
         self._silent.close()
         for task in self._tasks:
             task.cancel()
@@ -161,15 +173,19 @@ class Sender:
             self._due.mark(queue.key)
             self._deadlines.at(queue.key, queue.deadline_ms)
         self._expire(now)
-        if self._idempotent and self._identity is None and self._accumulator.active:
+        if self._transactions is not None:
+            self._identity = self._transactions.identity
+            if self._transactions.drops_records:
+                self._drop_pending()
+        elif self._idempotent and self._identity is None and self._accumulator.active:
             self._fetch_identity(now)
             if self._identity is None:
-                self._look_again_at(self._deadlines.next_ms)
+                self._timer.at(self._deadlines.next_ms)
                 return
         while due := self._take_due(now):
             for (endpoint, connection), queues in self._sendable(due, now).items():
                 self._send(endpoint, connection, queues)
-        self._look_again_at(min(self._due.next_ms, self._deadlines.next_ms))
+        self._timer.at(min(self._due.next_ms, self._deadlines.next_ms))
 
     def _take_due(self, now: float) -> list[PartitionQueue]:
         if self._hurries:
@@ -193,6 +209,9 @@ class Sender:
         hurries = self._hurries
         for queue in due:
             key = queue.key
+            if not self._is_in_transaction(queue):
+                self._due.on(key, Cause.TRANSACTION)
+                continue
             head = queue.sendable(now)
             if head is None:
                 if queue.pending and now < queue.not_before_ms:
@@ -225,6 +244,20 @@ class Sender:
             else:
                 by_leader.setdefault((endpoint, connection), []).append(queue)
         return by_leader
+
+    def _is_in_transaction(self, queue: PartitionQueue) -> bool:
+        """Whether what the partition sends now is in its transaction, where there are any."""
+        transactions, identity = self._transactions, self._identity
+        if transactions is None or identity is None or not queue.pending:
+            return True
+        if queue.identity != identity:
+            queue.begin(identity)
+        return transactions.takes(queue.key)
+
+    def partitions_added(self) -> None:
+        """What waited until its partition belongs to the transaction may be sent."""
+        self._due.happened(Cause.TRANSACTION)
+        self.wake()
 
     def _free_connection(self, key: TopicPartition, endpoint: Endpoint, now: float) -> Connection | None:
         """The connection to a leader that takes a request now; otherwise it will be told when one may."""
@@ -261,13 +294,10 @@ class Sender:
             except Exception as error:
                 logger.exception("a batch for %s-%d cannot be encoded", queue.topic, queue.partition)
                 taken.remove((queue, batch))
-                failure = (
-                    error if isinstance(error, RaylogError) else RaylogError(f"a batch cannot be encoded: {error}")
-                )
-                self._give_up(queue, batch, failure)
+                self._give_up(queue, batch, encoding_error(error))
         if not taken:
             return
-        request = requests.produce(records, acks=self._config.acks, timeout_ms=self._config.request_timeout_ms)
+        request = produce_request(records, self._config, self._transactions)
         if self._config.acks == 0:
             connection.send_unanswered(request)
             for queue, batch in taken:
@@ -406,17 +436,7 @@ class Sender:
         if not queue.pending or batch is not queue.pending[0]:
             return  # one backoff per failed row
         queue.failures += 1
-        config = self._config
-        if code is ErrorCode.out_of_order_sequence_number or code is ErrorCode.unknown_producer_id:
-            pause = 0.0 if queue.failures <= 1 else config.retry_backoff_ms
-        elif code in LEADER_ERRORS and queue.failures <= 1:
-            pause = min(_FIRST_RETRY_MS, config.retry_backoff_ms)
-        else:
-            doublings = min(max(queue.failures - 2, 0), 16)
-            pause = min(
-                config.retry_backoff_ms * 2**doublings, max(config.retry_backoff_ms, config.retry_backoff_max_ms)
-            )
-            pause *= self._clock.chance.uniform(0.8, 1.2)
+        pause = pause_ms(self._config, queue.failures, code, self._clock.chance)
         queue.not_before_ms = self._now_ms() + pause
 
     def _finish(
@@ -428,11 +448,26 @@ class Sender:
         if error is None:
             batch.succeed(base_offset, log_append_time_ms)
         else:
+            if self._transactions is not None:
+                self._transactions.failed(error)
+                self.wake()
             batch.fail(error)
+
+    def _drop_pending(self) -> None:
+        """The transaction comes to nothing: what waits need not be sent."""
+        assert self._transactions is not None
+        with self._accumulator.lock:
+            dropped = [(queue, batch) for queue in self._accumulator.active.values() for batch in queue.pending]
+        for queue, batch in dropped:
+            self._give_up(
+                queue, batch, self._transactions.aborted_error("not sent, because its transaction is aborted")
+            )
 
     def _maybe_rest(self, queue: PartitionQueue) -> None:
         if queue.idle:
             self._accumulator.active.pop(queue.key, None)
+            if self._rested is not None and not self._accumulator.active:
+                self._rested.set()
 
     # -------------------------------------------------------------- time
 
@@ -442,36 +477,13 @@ class Sender:
             queues = self._accumulator.active_of(keys)
             late = [(queue, batch) for queue in queues for batch in queue.expired(now)]
         for queue, batch in late:
-            error = ClientTimeoutError(
-                f"{batch.record_count} records for {batch.topic}-{batch.partition} were not acknowledged within delivery.timeout.ms="
-                f"{self._config.delivery_timeout_ms:g} ({batch.attempts} attempts)"
-                + (
-                    "; one of the attempts may be in the log"
-                    if batch.attempts
-                    else "; check that the partition has a leader"
-                )
-            )
+            error = late_error(batch, self._config.delivery_timeout_ms)
             if batch in queue.in_flight:
                 self._finish(batch, error)  # it stays in the row until its answer comes
             elif not batch.done:
                 self._give_up(queue, batch, error)
         for queue in queues:
             self._deadlines.at(queue.key, queue.deadline_ms)
-
-    def _look_again_at(self, at_ms: float) -> None:
-        if self._timer is not None:
-            if self._timer_at <= at_ms:
-                return  # it comes early and sets itself again
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = at_ms
-        if at_ms != float("inf"):
-            self._timer = self._loop.call_later(max(0.0, at_ms - self._now_ms()) / 1000 + 0.0005, self._timer_fired)
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self._timer_at = float("inf")
-        self._run()
 
     def _now_ms(self) -> float:
         return self._clock.monotonic_s() * 1000
@@ -560,27 +572,18 @@ class Sender:
         self._spawn(drained())
 
     def _fetch_identity(self, now: float) -> None:
-        if self._identity_task is not None:
+        if self._identity_fetch.is_under_way:
             return
-        if now < self._identity_not_before:
-            self._look_again_at(self._identity_not_before)
+        if now < self._identity_fetch.not_before_ms:
+            self._timer.at(self._identity_fetch.not_before_ms)
             return
+        self._identity_fetch.begin()
 
-        async def fetch() -> None:
-            try:
-                reply = await self._controller.request(requests.init_producer_id())
-                if reply.error_code is not ErrorCode.none:
-                    raise error_for(reply.error_code, "no producer id")
-                self._identity = ProducerIdentity(int(reply.producer_id), int(reply.producer_epoch))
-                self._due.happened(Cause.IDENTITY)
-            except RaylogError as error:
-                logger.warning("no producer id yet: %s", error)
-                self._identity_not_before = self._now_ms() + self._config.retry_backoff_ms
-            finally:
-                self._identity_task = None
-            self.wake()
-
-        self._identity_task = self._spawn(fetch())
+    def _identity_came(self) -> None:
+        self._identity = self._identity_fetch.identity
+        if self._identity is not None:
+            self._due.happened(Cause.IDENTITY)
+        self.wake()
 
     def _renew_identity(self, queue: PartitionQueue) -> None:
         """A partition cannot go on under the producer's id: a new one serves from here on."""
