@@ -41,6 +41,7 @@ from raylog.cli import (
     quorum,
     reassign,
     topics,
+    transactions,
     verifiable,
     verify,
 )
@@ -96,6 +97,7 @@ app.add_typer(brokers.app, name="brokers")
 app.add_typer(actors.app, name="actors")
 app.add_typer(configs.app, name="configs")
 app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="transactions")
 app.add_typer(reassign.app, name="reassign")
 app.command("leader-election")(reaching(leader_election.leader_election))
 app.command("produce")(reaching(produce.produce))

@@ -364,6 +364,8 @@ GIVEN = {
     "topics create": "events",
     "topics delete": "events",
     "topics describe": "events",
+    "transactions abort": "--topic events --partition 0 --start-offset 0",
+    "transactions describe": "--transactional-id t",
     "up": "--disks 1",
     "verifiable-consumer": "--topic events --group-id readers",
     "verifiable-producer": "--topic events",
