@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from raw_requests import part
+from raw_requests import eventually, part
 
 import raylog
 from raylog import NewTopic, TopicPartition
@@ -231,6 +231,15 @@ def test_the_last_producer_of_an_id_fences_the_others_which_say_by_whom(
     assert read(address, topic, 2) == [b"of the second", b"of the second, again"]
 
 
+def await_abort(address: ClusterAddress, transactional_id: str) -> None:
+    """Wait until its coordinator has ended the transaction."""
+    with AdminClient(address) as admin:
+        eventually(
+            lambda: admin.describe_transactions(transactional_id)[transactional_id].state == "CompleteAbort",
+            "the end of the transaction's time",
+        )
+
+
 def test_a_transaction_that_takes_too_long_is_aborted_and_the_producer_goes_on(
     address: ClusterAddress, new_topic: NewTopicName
 ) -> None:
@@ -241,10 +250,10 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_the_producer_goes_on(
             producer.transaction() as txn,
         ):
             txn.send(topic, b"late").result(TIMEOUT_S)
-            time.sleep(1.5)
+            await_abort(address, topic)
         with pytest.raises(TransactionAbortedError), producer.transaction() as txn:
             txn.send(topic, b"late").result(TIMEOUT_S)
-            time.sleep(1.5)
+            await_abort(address, topic)
             txn.send(topic, b"later")
         with producer.transaction() as txn:
             txn.send(topic, b"kept")
