@@ -110,8 +110,8 @@ def reuse_a_producer_sequence(patch: pytest.MonkeyPatch) -> None:
     """A batch that comes again is not recognised by its sequence number."""
     judge = ProducerStates.judge
 
-    def forgetful(self: ProducerStates, batches: Any, *, where: str) -> None:
-        judge(self, list(batches), where=where)
+    def forgetful(self: ProducerStates, batches: Any, **known: Any) -> None:
+        judge(self, list(batches), **known)
 
     patch.setattr(ProducerStates, "judge", forgetful)
 
