@@ -298,7 +298,9 @@ class ReplicaHost:
         return self._awaited.holds(token)
 
     def works_on(self, token: Token) -> bool:
-        """Whether a request waits for a thread, which has all the time that it needs."""
+        """Whether a request waits for a thread or for a transaction coordinator, which have all the time
+        that they need.
+        """
         return self._produces.checks(token) or isinstance(self._parked.by_token.get(token), ParkedListOffsets)
 
     def next_deadline_ms(self) -> int | None:

@@ -214,8 +214,10 @@ class ProduceRequests:
         return isinstance(parked, ParkedProduce) and any(not late.settled for late in parked.late)
 
     def checks(self, token: Token) -> bool:
-        """Whether its records are being checked by a thread, or stand behind others that are."""
-        return token in self._held
+        """Whether its records are being checked by a thread, or a coordinator is asked about its
+        transactions, or it stands behind others of which that is so.
+        """
+        return token in self._held or self._transactions.holds(token)
 
     def ready(self, late: LateAppend, now_ms: int, wall_ms: int) -> None:
         """Its partition serves, or is not awaited any more."""

@@ -362,6 +362,7 @@ class Administration:
         history.compacts = "compact" in configs.get("cleanup.policy", "delete")
         history.delete_retention_ms = int(configs.get("delete.retention.ms", 0))
         history.clocks_are_set = "set a clock" in simulation.faults.mixture
+        simulation.transactions.follow(name, id, history)
         tag = f"{name}{id.partition}.{len(self.known)}"
         machine = simulation.client_machine
         kinds = [(True, -1)]

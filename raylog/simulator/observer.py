@@ -115,6 +115,8 @@ class Observer:
             leader_epoch=assignment.leader_epoch,
             partition_epoch=assignment.partition_epoch,
         )
+        if self.simulation.transactions.is_on:
+            self.simulation.transactions.checker.replica(id, log, process.name)
         if replica.leader is not None:
             self._check_counted(memory, id, replica.leader)
         if memory.is_leader and (not was_leader or epoch != memory.leader_epoch):

@@ -87,6 +87,7 @@ class ClientSimulation(Simulation):
     """``ClientSimulation(seed).run()``, as ``Simulation``."""
 
     coordinated_topics: ClassVar = (OFFSETS_TOPIC,)
+    runs_transactions: ClassVar = False
 
     def __init__(self, seed: int, **options: Any) -> None:
         self.controller_endpoints: dict[int, Endpoint] = {}

@@ -185,6 +185,7 @@ class GroupSimulation(Simulation):
     """``GroupSimulation(seed).run()``, as ``Simulation``."""
 
     coordinated_topics: ClassVar = (OFFSETS_TOPIC,)
+    runs_transactions: ClassVar = False
 
     def __init__(self, seed: int, **options: Any) -> None:
         super().__init__(seed, **options)

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
-from kio.schema.errors import ErrorCode
-
 from raylog.control.session import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -79,7 +77,7 @@ from raylog.replication.events import (
 )
 from raylog.replication.host import ReplicaHost
 from raylog.replication.leaderships import Leadership
-from raylog.replication.transaction_events import TransactionVerified, VerifyTransaction
+from raylog.replication.transaction_events import MarkersReceived, TransactionVerified, VerifyTransaction
 from raylog.server.driver import Driver
 from raylog.server.replica_effects import carry_out
 from raylog.simulator.checkers import Violation
@@ -96,7 +94,12 @@ OPEN_SEGMENTS = 2  # of all logs of a process: hardly any, so that files are clo
 OPEN_BESIDES = 2 + FILES_PER_SEGMENT  # a scrubbing, and a cleaning: what it reads and what it writes
 BOUND_SLACK_MS = 1_000  # for the records of a Produce to be checked
 EventWithToken = (
-    ProduceReceived | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived | DeleteRecordsReceived
+    ProduceReceived
+    | FetchReceived
+    | ListOffsetsReceived
+    | OffsetForLeaderEpochReceived
+    | DeleteRecordsReceived
+    | MarkersReceived
 )
 
 
@@ -198,8 +201,9 @@ class ReplicaProcess(ServerProcess):
         self.send(frame)
 
     def verify_transaction(self, order: VerifyTransaction) -> None:
-        """There are no transaction coordinators among the simulated processes."""
-        self._replica_driver.handle(TransactionVerified(order.question, ErrorCode.coordinator_not_available.value))
+        question = order.question
+        answered = lambda error: self.handle(TransactionVerified(question, error))  # noqa: E731
+        self.simulation.transactions.verify(self, order, answered)
 
     def leaderships_changed(self, changes: Sequence[Leadership]) -> None:
         """What has become of a replica of ``Simulation.coordinated_topics``."""
@@ -241,7 +245,7 @@ class ReplicaProcess(ServerProcess):
         """How long a request may take by its own word, once it is not being worked on."""
         config = self.host.context.config
         match event:
-            case ProduceReceived() | DeleteRecordsReceived():
+            case ProduceReceived() | DeleteRecordsReceived() | MarkersReceived():
                 return event.timeout_ms
             case FetchReceived():
                 return event.max_wait_ms + config.cold_read_wait_ms

@@ -54,6 +54,7 @@ from raylog.simulator.simulated_quorum import Controllers, Place
 from raylog.simulator.simulated_scaling import SimulatedScaling
 from raylog.simulator.simulated_servers import BrokerProcess, ReplicaProcess
 from raylog.simulator.simulated_sessions import ActorSpec, ServerProcess
+from raylog.simulator.transactional_producers import SimulatedTransactions
 from raylog.simulator.workload import Client, SimulatedProducer
 from raylog.types import Endpoint, TopicIdPartition
 
@@ -77,6 +78,7 @@ class Simulation:
     """
 
     coordinated_topics: ClassVar[tuple[str, ...]] = ()
+    runs_transactions: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -137,6 +139,9 @@ class Simulation:
         self.faults = Faults(self)
         self.administration = Administration(self)
         self.scaling = SimulatedScaling(self)
+        # By a hash: what the other seeds draw is what it was before there were transactions.
+        is_on = self.runs_transactions and zlib.crc32(f"{seed} transactions".encode()) % 2 == 0
+        self.transactions = SimulatedTransactions(self, is_on=is_on)
 
     def _drawn_host_config(self) -> HostConfig:
         rng = self.scheduler.rng
@@ -340,6 +345,7 @@ class Simulation:
         self._run_until(self._unready, deadline_ms)
         for producer in self.producers:
             producer.produce_last()
+        self.transactions.stop()
         self._run_until(self._unfinished, deadline_ms)
         for client in (*self.producers, *self.consumers):
             client.stop()
@@ -407,7 +413,7 @@ class Simulation:
         for producer in self.producers:
             if not producer.is_idle:
                 return f"{producer.name} still waits for {len(producer.unsent)} + {len(producer.in_flight)} batches"
-        return None
+        return self.transactions.unfinished()
 
     def _replicas_of(self, id: TopicIdPartition) -> list[tuple[ReplicaProcess, Replica]]:
         return [
@@ -440,6 +446,7 @@ class Simulation:
             logs = [(process.host.context.broker_id, replica.open_log()) for process, replica in replicas]
             self.checkers.identical(id, logs)
             leader = next(log for broker, log in logs if broker == state.leader)
+            self.transactions.checker.at_end(id, leader)
             for producer in self.producers:
                 if producer.id == id:
                     self.checkers.kept(id, producer.ledger, leader)

@@ -433,6 +433,8 @@ class SimulatedConsumer(Client):
     at an offset read before.
     """
 
+    isolation_level = 0
+
     def __init__(
         self, name: str, simulation: Simulation, machine: Machine, *, topic: str, id: TopicIdPartition
     ) -> None:
@@ -467,7 +469,7 @@ class SimulatedConsumer(Client):
             self.leader.epoch if self.leader is not None and not from_follower and self.scheduler.chance(0.5) else -1
         )
         partition = FetchPartition(self.id, self.offset, self.scheduler.rng.choice((1, 500, 1 << 20)), epoch)
-        request = FetchReceived(0, -1, -1, 500, 1, 1 << 20, 0, (partition,))
+        request = FetchReceived(0, -1, -1, 500, 1, 1 << 20, self.isolation_level, (partition,))
         history = self.checkers.history(self.id)
         asked = answer_checks.Asked(history.generation, self.offset, history.end)
         leader = self.leader

@@ -1,0 +1,255 @@
+"""What must hold of transactions in a simulated cluster, whatever happened to it.
+
+Owns what clients began and what the coordinator decided (``KnownTransaction``), and for each
+partition the transactions as they stand in it, read once, batch by batch, when a batch is first seen
+below a high watermark (``PartitionTransactions``). It is fed by the observer after each event, by
+producers and by who reads committed records only, and raises ``Violation``. It draws nothing and
+changes no production object.
+
+What is checked, per partition, of its first history (an unclean election forgives the rest)::
+
+    a batch of a transaction is there only if the coordinator had taken the partition in, and not behind the end of it
+    the batches of one transaction are there in order, none twice, and none of another in between
+    a marker says what the coordinator decided; of a commit all that was acknowledged stands before it
+    a marker is not repeated, and none of an older coordinator follows that of a newer one
+    a replica's last stable offset is where the first transaction begins that has not ended below its high watermark
+    who reads committed records only is shown those of committed transactions and of no other, by leaders and by followers
+    at the end no transaction is open
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from raylog.log.log import Log
+from raylog.records.batch import BatchView
+from raylog.records.codec import light_records
+from raylog.records.control import ControlRecord, Marker, read_control_batch
+from raylog.simulator import damaged_logs
+from raylog.simulator.checkers import History, read_batches
+from raylog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from raylog.simulator.checkers import Checkers
+
+
+class TransactionName(NamedTuple):
+    transactional_id: str
+    number: int
+
+
+@dataclass(slots=True)
+class KnownTransaction:
+    """``partitions`` are those that the coordinator took in, ``marked`` those of them whose marker was
+    acknowledged; ``commits`` is what it decided. ``acknowledged``: how many batches of each partition.
+    """
+
+    name: TransactionName
+    producer_id: int
+    producer_epoch: int
+    partitions: set[TopicIdPartition] = field(default_factory=set)
+    marked: set[TopicIdPartition] = field(default_factory=set)
+    commits: bool | None = None
+    acknowledged: dict[TopicIdPartition, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Span:
+    """A transaction in one partition. ``end``: its marker's offset."""
+
+    transaction: KnownTransaction
+    first_offset: int
+    batches: int = 0
+    end: int | None = None
+
+
+@dataclass(slots=True)
+class PartitionTransactions:
+    """``read_end``: all below is taken in. ``open`` by producer id; ``last_marker`` is there while the
+    producer has written nothing behind it.
+    """
+
+    read_end: int = 0
+    spans: list[Span] = field(default_factory=list)
+    at: dict[int, Span] = field(default_factory=dict)  # of each batch, by base offset
+    open: dict[int, Span] = field(default_factory=dict)
+    last_marker: dict[int, tuple[int, int]] = field(default_factory=dict)  # producer and coordinator epoch
+    coordinator_epochs: dict[int, int] = field(default_factory=dict)
+
+
+def value_of(name: TransactionName, number: int) -> bytes:
+    """That of the records of the transaction's batch ``number`` in a partition."""
+    return f"{name.transactional_id}/{name.number}/{number}".encode()
+
+
+def _read_value(value: bytes | None) -> tuple[TransactionName, int]:
+    assert value is not None
+    transactional_id, number, batch = value.decode().split("/")
+    return TransactionName(transactional_id, int(number)), int(batch)
+
+
+class TransactionChecker:
+    def __init__(self, checkers: Checkers) -> None:
+        self._checkers = checkers
+        self._known: dict[TransactionName, KnownTransaction] = {}
+        self._newest: dict[str, KnownTransaction] = {}
+        self._partitions: dict[TopicIdPartition, PartitionTransactions] = {}
+
+    def begun(self, name: TransactionName, producer_id: int, producer_epoch: int) -> KnownTransaction:
+        assert name not in self._known, name
+        transaction = self._known[name] = KnownTransaction(name, producer_id, producer_epoch)
+        self._newest[name.transactional_id] = transaction
+        return transaction
+
+    def newest(self, transactional_id: str) -> KnownTransaction:
+        """The last one that was begun under that id."""
+        return self._newest[transactional_id]
+
+    def holds(self, id: TopicIdPartition) -> bool:
+        """Whether what is said here holds for that partition."""
+        history = self._checkers.histories.get(id)
+        return history is not None and not history.compacts and not history.generation
+
+    # ---------------------------------------------------------------- replicas
+
+    def replica(self, id: TopicIdPartition, log: Log, who: str) -> None:
+        """A replica after an event; the checkers of the log have seen it."""
+        if not self.holds(id) or damaged_logs.was_corrupted(log):
+            return
+        history = self._checkers.history(id)
+        known = self._partitions.setdefault(id, PartitionTransactions())
+        end = min(log.high_watermark, history.end)
+        if log.log_start_offset <= known.read_end < end:
+            for view in read_batches(log, known.read_end, end):
+                self._read(history, known, view)
+                known.read_end = view.next_offset
+        if log.high_watermark <= known.read_end and known.spans:
+            stable_end = max(log.log_start_offset, _stable_end(known, log.high_watermark))
+            if log.stable_end_offset != stable_end:
+                raise history.fail(
+                    f"{who} is stable up to {log.stable_end_offset}, high watermark {log.high_watermark}; it is {stable_end}"
+                )
+
+    def _read(self, history: History, known: PartitionTransactions, view: BatchView) -> None:
+        if view.is_control:
+            self._ends(history, known, view.base_offset, read_control_batch(view))
+        elif view.is_transactional:
+            self._writes(history, known, view)
+
+    def _writes(self, history: History, known: PartitionTransactions, view: BatchView) -> None:
+        name, number = _read_value(light_records(view)[0].value)
+        transaction = self._known[name]
+        where = f"batch {number} of {name} at {view.base_offset}"
+        if history.id not in transaction.partitions:
+            raise history.fail(f"{where}: its coordinator had not taken the partition in")
+        if history.id in transaction.marked:
+            raise history.fail(f"{where}: the transaction has ended here")
+        span = known.open.get(view.producer_id)
+        if span is None:
+            span = known.open[view.producer_id] = Span(transaction, view.base_offset)
+            known.spans.append(span)
+        elif span.transaction is not transaction:
+            raise history.fail(f"{where}: {span.transaction.name} is open")
+        if number != span.batches:
+            raise history.fail(f"{where}: batch {span.batches} was next")
+        span.batches += 1
+        known.at[view.base_offset] = span
+        known.last_marker.pop(view.producer_id, None)
+
+    def _ends(self, history: History, known: PartitionTransactions, offset: int, record: ControlRecord) -> None:
+        producer_id, epochs = record.producer_id, (record.producer_epoch, record.coordinator_epoch)
+        if known.last_marker.get(producer_id) == epochs and not history.clocks_are_set:
+            raise history.fail(f"the marker at {offset} repeats the last one of producer {producer_id}: {epochs}")
+        if record.coordinator_epoch < known.coordinator_epochs.get(producer_id, -1):
+            raise history.fail(
+                f"the marker at {offset} is of coordinator epoch {record.coordinator_epoch}, which is over"
+            )
+        known.last_marker[producer_id] = epochs
+        known.coordinator_epochs[producer_id] = record.coordinator_epoch
+        span = known.open.pop(producer_id, None)
+        if span is None:
+            return
+        span.end = offset
+        transaction = span.transaction
+        if transaction.commits is None or transaction.commits != (record.marker is Marker.COMMIT):
+            raise history.fail(f"the marker at {offset} is of {transaction.name}: commits is {transaction.commits}")
+        acknowledged = transaction.acknowledged.get(history.id, 0)
+        if transaction.commits and acknowledged > span.batches:
+            raise history.fail(f"{transaction.name} has {span.batches} batches here; {acknowledged} were acknowledged")
+
+    # ---------------------------------------------------------------- reading
+
+    def was_read(
+        self, id: TopicIdPartition, views: Sequence[BatchView], aborted: Sequence[tuple[int, int]], who: str
+    ) -> int:
+        """Somebody who reads committed records only was given these batches and the list of aborted
+        transactions. How many batches of transactions were shown.
+        """
+        if not self.holds(id):
+            return 0
+        history = self._checkers.history(id)
+        known = self._partitions.get(id, PartitionTransactions())
+        visible = _visible(views, aborted)
+        for view in views:
+            if view.next_offset > known.read_end or not view.is_transactional or view.is_control:
+                continue
+            span = known.at.get(view.base_offset)
+            if span is None or span.end is None:
+                raise history.fail(f"{who} was given {view.base_offset}, of a transaction that has not ended")
+            if span.transaction.commits != (view.base_offset in visible):
+                shown = "was" if view.base_offset in visible else "was not"
+                raise history.fail(f"{who} {shown} shown {view.base_offset} of {span.transaction.name}: {aborted}")
+        return len(visible)
+
+    # ---------------------------------------------------------------- the end
+
+    def at_end(self, id: TopicIdPartition, log: Log) -> None:
+        """Nothing is open, and who reads committed records only gets those of each committed
+        transaction.
+        """
+        history = self._checkers.history(id)
+        if log.stable_end_offset != log.high_watermark or log.producers.first_open_transaction_offset is not None:
+            raise history.fail(
+                f"a transaction is open at the end, from {log.producers.first_open_transaction_offset} on"
+            )
+        known = self._partitions.get(id)
+        if known is None or not self.holds(id) or damaged_logs.was_corrupted(log):
+            return
+        start = log.log_start_offset
+        views = [view for view in read_batches(log, start, log.high_watermark) if view.base_offset >= start]
+        self.was_read(id, views, log.transactions.aborted(start, log.high_watermark), "who reads at the end")
+        for transaction in self._known.values():
+            acknowledged = transaction.acknowledged.get(id, 0)
+            found = sum(span.batches for span in known.spans if span.transaction is transaction)
+            if transaction.commits and found != acknowledged:
+                raise history.fail(f"{transaction.name}: {found} batches are here, {acknowledged} were acknowledged")
+
+
+def _stable_end(known: PartitionTransactions, high_watermark: int) -> int:
+    unstable = (
+        span.first_offset
+        for span in known.spans
+        if span.first_offset < high_watermark and (span.end is None or span.end >= high_watermark)
+    )
+    return min(unstable, default=high_watermark)
+
+
+def _visible(views: Sequence[BatchView], aborted: Sequence[tuple[int, int]]) -> set[int]:
+    """The base offsets of batches of transactions that a client shows, as Kafka's do."""
+    ahead = [(first_offset, producer_id) for producer_id, first_offset in aborted]
+    if ahead != sorted(ahead, key=lambda each: each[0]):
+        raise AssertionError(f"the list of aborted transactions is not in order: {aborted}")
+    hidden: set[int] = set()
+    visible: set[int] = set()
+    for view in views:
+        while ahead and ahead[0][0] < view.next_offset:
+            hidden.add(heapq.heappop(ahead)[1])
+        if view.is_control:
+            if read_control_batch(view).marker is Marker.ABORT:
+                hidden.discard(view.producer_id)
+        elif view.is_transactional and view.producer_id not in hidden:
+            visible.add(view.base_offset)
+    return visible

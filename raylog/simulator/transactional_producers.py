@@ -1,0 +1,340 @@
+"""Transactional producers of a simulated cluster, of both versions of transactions.
+
+Each writes one transaction after the other, to one to three partitions, a few batches to each, and
+commits or aborts it. What a client may meet they do: they die amid a transaction and begin anew, or
+stand still for longer than a transaction may take; some of version 1 forget to add a partition. A
+Produce of theirs is sent again long after the end of its transaction: one that was appended, and one
+that never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from raylog.records.batch import BatchView
+from raylog.records.codec import encode_values
+from raylog.replication.events import FetchReply, ProducePartition, ProduceReceived, ProduceReply
+from raylog.replication.replica import READ_COMMITTED
+from raylog.replication.transaction_events import TransactionMembership, VerifyTransaction
+from raylog.simulator.processes import Machine, Process
+from raylog.simulator.transaction_checker import KnownTransaction, TransactionChecker, TransactionName, value_of
+from raylog.simulator.transaction_coordinator import FENCED, TIMEOUT_MS, TransactionCoordinator
+from raylog.simulator.workload import (
+    NETWORK_EXCEPTION,
+    RETRIABLE,
+    UNKNOWN_TOPIC,
+    Client,
+    KnownLeader,
+    SimulatedConsumer,
+)
+from raylog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from raylog.simulator.checkers import History
+    from raylog.simulator.simulation import Simulation
+
+GONE = -1_000
+Answered = Callable[[int], None]
+
+
+class SimulatedTransactions:
+    """The coordinator, its checker and all that writes and reads; ``is_on`` in every second seed."""
+
+    def __init__(self, simulation: Simulation, *, is_on: bool) -> None:
+        self.simulation = simulation
+        self.is_on = is_on
+        self.checker = TransactionChecker(simulation.checkers)
+        self.partitions: dict[TopicIdPartition, str] = {}
+        self.producers: list[TransactionalProducer] = []
+        self.coordinator: TransactionCoordinator | None = None
+
+    def follow(self, topic: str, id: TopicIdPartition, history: History) -> None:
+        """There is a new partition."""
+        if not self.is_on or history.compacts:
+            return
+        machine = self.simulation.client_machine
+        if self.coordinator is None:
+            self.coordinator = TransactionCoordinator(self.simulation, machine, self.checker)
+            self.producers = [
+                TransactionalProducer(f"tx{version}", self.simulation, machine, self, version=version)
+                for version in (1, 2, 2, 1)[: self.simulation.scheduler.rng.choice((3, 4))]
+            ]
+        self.coordinator.follow(topic, id)
+        self.partitions[id] = topic
+        name = f"committed-consumer-{topic}{id.partition}"
+        self.simulation.consumers.append(CommittedConsumer(name, self.simulation, machine, topic=topic, id=id))
+
+    def verify(self, asker: Process, order: VerifyTransaction, answered: Answered) -> None:
+        coordinator = self.coordinator
+        assert coordinator is not None, order
+        coordinator.put(asker, lambda: coordinator.verify(order), answered)
+
+    def stop(self) -> None:
+        for producer in self.producers:
+            producer.stop()
+
+    def unfinished(self) -> str | None:
+        """What is not over yet, once no producer begins anything new."""
+        for producer in self.producers:
+            if not producer.is_idle:
+                return f"{producer.name} is amid {producer.transaction}"
+        for known in self.coordinator.producers.values() if self.coordinator is not None else ():
+            if known.current is not None or known.ending is not None:
+                return f"the coordinator is amid {known}"
+        return None
+
+
+class BatchSender(Client):
+    """Sends a transactional producer's batches to one partition, each until it is taken or refused for
+    good.
+    """
+
+    def __init__(self, owner: TransactionalProducer, topic: str, id: TopicIdPartition) -> None:
+        super().__init__(f"{owner.name}-{topic}{id.partition}", owner.simulation, owner.machine)
+        self.owner = owner
+        self.topic = topic
+        self.id = id
+        self._attempts: list[Callable[[], None]] = []
+        self._gone = self.simulation.is_deleted(id)
+
+    def send(self, data: bytes, answered: Answered, *, attempts: int = 1 << 30) -> None:
+        """``attempts``: at most so many; then it is given up, and ``answered`` says NETWORK_EXCEPTION."""
+
+        def attempt() -> None:
+            nonlocal attempts
+            if self._gone or attempts <= 0:
+                answered(GONE if self._gone else NETWORK_EXCEPTION)
+                return
+            leader = self.leader
+            if leader is None:
+                self._attempts.append(attempt)
+                self.find_leader(self.topic, self.id, newer_than=-1)
+                return
+            attempts -= 1
+            generation = self.checkers.history(self.id).generation
+
+            def replied(reply: object | None) -> None:
+                error: int = NETWORK_EXCEPTION
+                if reply is not None:
+                    assert isinstance(reply, ProduceReply), reply
+                    error = reply.partitions[0].error
+                    if not error:
+                        self._acknowledged(data, reply.partitions[0].base_offset, generation, leader)
+                self.simulation.trace(f"{self.name}: error {error}")
+                if error in RETRIABLE or error in UNKNOWN_TOPIC:
+                    if self.leader == leader:
+                        self.leader = None
+                    self.later(self.scheduler.between(1_000, 60_000), attempt, f"{self.name} retries")
+                else:
+                    answered(error)
+
+            part = ProducePartition(self.id, data, self.owner.membership)
+            self.ask(leader.endpoint, ProduceReceived(0, -1, 1_500, (part,)), replied)
+
+        attempt()
+
+    def _acknowledged(self, data: bytes, offset: int, generation: int, leader: KnownLeader) -> None:
+        if offset >= 0 and leader.epoch >= self.checkers.history(self.id).first_epoch:
+            self.checkers.acknowledged(self.id, generation, offset, BatchView(data).crc)
+
+    def leader_found(self) -> None:
+        attempts, self._attempts = self._attempts, []
+        for attempt in attempts:
+            attempt()
+
+    def partition_is_gone(self) -> None:
+        self._gone = True
+        self.leader_found()
+
+
+class TransactionalProducer(Process):
+    """See the module."""
+
+    def __init__(
+        self, name: str, simulation: Simulation, machine: Machine, transactions: SimulatedTransactions, *, version: int
+    ) -> None:
+        self.transactional_id = f"{name}.{len(machine.processes)}"
+        super().__init__(f"producer-{self.transactional_id}", machine)
+        self.simulation = simulation
+        self.transactions = transactions
+        self.version = version
+        self.membership = TransactionMembership(self.transactional_id, adds=version >= 2, is_abortable=version >= 2)
+        self.transaction: KnownTransaction | None = None
+        self.is_over = False
+        self._number = 0
+        self._is_ready = False  # the coordinator has said which epoch is its own
+        self._failed = False
+        self._waits_for: set[TopicIdPartition] = set()
+        self._sequences: dict[tuple[TopicIdPartition, int], int] = {}  # the next one, by partition and epoch
+        self._senders: dict[TopicIdPartition, BatchSender] = {}
+        self._next_later()
+
+    @property
+    def is_idle(self) -> bool:
+        return self.transaction is None
+
+    def stop(self) -> None:
+        self.is_over = True
+
+    def _coordinator(self) -> TransactionCoordinator:
+        coordinator = self.transactions.coordinator
+        assert coordinator is not None
+        return coordinator
+
+    def _ask(self, question: Callable[[], int], answered: Answered) -> None:
+        """Until there is an answer that is not retriable."""
+
+        def heard(error: int) -> None:
+            if error in RETRIABLE:
+                delay_us = self.scheduler.between(5_000, 60_000) * (
+                    self.simulation.calm if self.simulation.rhythm.is_night else 1
+                )
+                self.later(delay_us, lambda: self._ask(question, answered), f"{self.name} asks again")
+            else:
+                answered(error)
+
+        self._coordinator().put(self, question, heard)
+
+    def _next_later(self) -> None:
+        self.simulation.rhythm.later(self.later, 15_000, self._next, f"{self.name} goes on")
+
+    def _next(self) -> None:
+        if self.is_over:
+            return
+        coordinator = self._coordinator()
+        if not self._is_ready:
+            self._ask(lambda: coordinator.begin_anew(self.transactional_id, self.version), self._begun_anew)
+            return
+        there = sorted(id for id in self.transactions.partitions if not self.simulation.is_deleted(id))
+        if not there:
+            self._next_later()
+            return
+        count = min(len(there), self.scheduler.rng.choice((1, 2, 2, 3)))
+        self._begin(self.scheduler.rng.sample(there, count))
+
+    def _begun_anew(self, error: int) -> None:
+        assert not error, error
+        self._is_ready = True
+        self._next_later()
+
+    def _begin(self, ids: list[TopicIdPartition]) -> None:
+        self._number += 1
+        known = self._coordinator().producers[self.transactional_id]
+        name = TransactionName(self.transactional_id, self._number)
+        transaction = self.transactions.checker.begun(name, known.producer_id, known.epoch)
+        self.transaction = transaction
+        self._failed = False
+        if self.version >= 2:
+            self._write(transaction, ids)
+            return
+        added = ids[1:] if self.scheduler.chance(0.05) else ids
+        question = lambda: self._coordinator().add(transaction, added)  # noqa: E731
+        self._ask(question, lambda error: self._abandon() if error else self._write(transaction, ids))
+
+    def _write(self, transaction: KnownTransaction, ids: list[TopicIdPartition]) -> None:
+        self._waits_for = set(ids)
+        for id in ids:
+            self._send(transaction, id, 0, self.scheduler.between(1, 3))
+        if self.scheduler.chance(0.1) and not self.is_over:
+            self.later(self.scheduler.skewed_us(3_000), lambda: self._dies(transaction), f"{self.name} dies")
+
+    def _dies(self, transaction: KnownTransaction) -> None:
+        """And begins anew; what it has sent is on its way all the same."""
+        if self.transaction is transaction and not self.is_over:
+            self.simulation.counts["transactional producers that began anew"] += 1
+            self._abandon()
+
+    def _abandon(self) -> None:
+        self.transaction = None
+        self._is_ready = False
+        self._next_later()
+
+    def _send(self, transaction: KnownTransaction, id: TopicIdPartition, number: int, count: int) -> None:
+        sender = self._senders.get(id)
+        if sender is None:
+            sender = self._senders[id] = BatchSender(self, self.transactions.partitions[id], id)
+        place = (id, transaction.producer_epoch)
+        sequence = self._sequences.get(place, 0)
+        self._sequences[place] = sequence + 1
+        data = bytes(
+            encode_values(
+                [value_of(transaction.name, number)],
+                timestamp_ms=self.machine.wall_ms(),
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.producer_epoch,
+                base_sequence=sequence,
+                is_transactional=True,
+            )
+        )
+        is_current = self.transaction is transaction
+
+        def answered(error: int) -> None:
+            if not error:
+                transaction.acknowledged[id] = transaction.acknowledged.get(id, 0) + 1
+            if self.transaction is not transaction or id not in self._waits_for:
+                return
+            self._failed = self._failed or bool(error)
+            if not error and number + 1 < count and not self._failed:
+                self._send(transaction, id, number + 1, count)
+                return
+            self._waits_for.discard(id)
+            if not self._waits_for:
+                self._end(transaction)
+
+        assert is_current
+        sender.send(data, answered)
+        self._come_late(sender, data)
+
+    def _come_late(self, sender: BatchSender, data: bytes) -> None:
+        if not self.is_over and self.scheduler.chance(0.3):
+            again = lambda: sender.send(data, lambda error: None, attempts=3)  # noqa: E731
+            self.later(self.scheduler.skewed_us(80_000), again, f"{sender.name} comes late")
+
+    def _end(self, transaction: KnownTransaction) -> None:
+        if self.scheduler.chance(0.02) and not self.is_over:
+            self.later(2 * TIMEOUT_MS * 1_000, lambda: self._end(transaction), f"{self.name} stands still")
+            return
+        commits = not self._failed and self.scheduler.chance(0.65)
+        if not self.is_over and not commits and self.scheduler.chance(0.5):
+            # An abort while something that was never appended is on its way.
+            id = self.scheduler.rng.choice(sorted(self._senders))
+            self._send_unheard(transaction, id)
+        self._ask(
+            lambda: self._coordinator().end(transaction, commits=commits),
+            lambda error: self._ended(transaction, commits, error),
+        )
+
+    def _send_unheard(self, transaction: KnownTransaction, id: TopicIdPartition) -> None:
+        """One batch more, for whose answer it does not wait."""
+        self._waits_for = set()
+        number = transaction.acknowledged.get(id, 0)
+        self._send(transaction, id, number, number + 1)
+
+    def _ended(self, transaction: KnownTransaction, commits: bool, error: int) -> None:
+        if self.transaction is not transaction:
+            return
+        self.transaction = None
+        # Version 1 raises its epoch by beginning anew wherever something may be on its way.
+        self._is_ready = not error and (self.version >= 2 or commits)
+        if error:
+            self.simulation.counts["transactions that were fenced"] += error == FENCED
+        self._next_later()
+
+
+class CommittedConsumer(SimulatedConsumer):
+    """Reads committed records only."""
+
+    isolation_level = READ_COMMITTED
+
+    def _fetched(self, leader: KnownLeader | None, asked: object, from_follower: bool, reply: object | None) -> None:
+        if isinstance(reply, FetchReply):
+            (result,) = reply.partitions
+            self._aborted = result.aborted or ()
+        super()._fetched(leader, asked, from_follower, reply)  # type: ignore[arg-type]
+
+    def _read(self, views: list[BatchView], generation: int, leader_epoch: int) -> None:
+        super()._read(views, generation, leader_epoch)
+        checker = self.simulation.transactions.checker
+        shown = checker.was_read(self.id, views, self._aborted, self.name)
+        self.simulation.counts["batches of transactions read committed"] += shown
