@@ -19,7 +19,7 @@ AHEAD = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 1}
 class ConfluentKafkaReader:
     """Reads one partition from its beginning, over and over."""
 
-    def __init__(self, bootstrap: str, topic: str, count: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, count: int, *, isolation_level: str = "read_committed") -> None:
         self.count = count
         self._start = TopicPartition(topic, 0, 0)
         self._consumer = Consumer(
@@ -28,6 +28,7 @@ class ConfluentKafkaReader:
                 "group.id": "bench",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
+                "isolation.level": isolation_level,
                 "log_level": 0,
             }
             | AHEAD

@@ -145,11 +145,12 @@ class ConfluentKafka:
         assert not waiting and not self._failures, f"{waiting} records wait, {len(self._failures)} failed"
 
 
-def perf_test_rate(bootstrap: str, topic: str, count: int, size: int, acks: str) -> float:
-    """Records per second as kafka-producer-perf-test reports them."""
+def perf_test_rate(bootstrap: str, topic: str, count: int, size: int, acks: str, *, transaction_ms: int = 0) -> float:
+    """Records per second as kafka-producer-perf-test reports them; in transactions of so long, if any."""
     printed = apache_kafka.tool(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", str(count), "--record-size", str(size), "--throughput", "-1"),
+        *(("--transaction-duration-ms", str(transaction_ms)) if transaction_ms else ()),
         "--producer-props",
         f"bootstrap.servers={bootstrap}",
         f"acks={acks}",
