@@ -139,9 +139,11 @@ class Simulation:
         self.faults = Faults(self)
         self.administration = Administration(self)
         self.scaling = SimulatedScaling(self)
-        # By a hash: what the other seeds draw is what it was before there were transactions.
-        is_on = self.runs_transactions and zlib.crc32(f"{seed} transactions".encode()) % 2 == 0
-        self.transactions = SimulatedTransactions(self, is_on=is_on)
+        self.transactions = SimulatedTransactions(self, is_on=self._draws_transactions())
+
+    def _draws_transactions(self) -> bool:
+        """By a hash: what the other seeds draw is what it was before there were transactions."""
+        return self.runs_transactions and zlib.crc32(f"{self.seed} transactions".encode()) % 2 == 0
 
     def _drawn_host_config(self) -> HostConfig:
         rng = self.scheduler.rng

@@ -224,7 +224,7 @@ class TransactionCoordinator(Client):
         transaction.partitions.add(id)
         return 0
 
-    def end(self, transaction: KnownTransaction, *, commits: bool) -> int:
+    def end_transaction(self, transaction: KnownTransaction, *, commits: bool) -> int:
         """EndTxn, which a producer repeats when it has heard nothing."""
         producer = self.producers[transaction.name.transactional_id]
         if producer.ending is not None:

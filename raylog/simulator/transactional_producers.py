@@ -301,7 +301,7 @@ class TransactionalProducer(Process):
             id = self.scheduler.rng.choice(sorted(self._senders))
             self._send_unheard(transaction, id)
         self._ask(
-            lambda: self._coordinator().end(transaction, commits=commits),
+            lambda: self._coordinator().end_transaction(transaction, commits=commits),
             lambda error: self._ended(transaction, commits, error),
         )
 
