@@ -61,9 +61,16 @@ class Span:
     """A transaction in one partition. ``end``: its marker's offset."""
 
     transaction: KnownTransaction
-    first_offset: int
-    batches: int = 0
+    offsets: list[int] = field(default_factory=list)
     end: int | None = None
+
+    @property
+    def batches(self) -> int:
+        return len(self.offsets)
+
+    def first_offset(self, start: int) -> int | None:
+        """Of its batches from ``start`` on."""
+        return next((offset for offset in self.offsets if offset >= start), None)
 
 
 @dataclass(slots=True)
@@ -127,10 +134,12 @@ class TransactionChecker:
                 self._read(history, known, view)
                 known.read_end = view.next_offset
         if log.high_watermark <= known.read_end and known.spans:
-            stable_end = max(log.log_start_offset, _stable_end(known, log.high_watermark))
-            if log.stable_end_offset != stable_end:
+            # Of what was deleted before it was copied a follower knows nothing.
+            start, high_watermark = log.log_start_offset, log.high_watermark
+            least, greatest = (max(start, _stable_end(known, since, high_watermark)) for since in (0, start))
+            if not least <= log.stable_end_offset <= greatest:
                 raise history.fail(
-                    f"{who} is stable up to {log.stable_end_offset}, high watermark {log.high_watermark}; it is {stable_end}"
+                    f"{who} is stable up to {log.stable_end_offset}, high watermark {high_watermark}; it is {greatest}"
                 )
 
     def _read(self, history: History, known: PartitionTransactions, view: BatchView) -> None:
@@ -149,13 +158,13 @@ class TransactionChecker:
             raise history.fail(f"{where}: the transaction has ended here")
         span = known.open.get(view.producer_id)
         if span is None:
-            span = known.open[view.producer_id] = Span(transaction, view.base_offset)
+            span = known.open[view.producer_id] = Span(transaction)
             known.spans.append(span)
         elif span.transaction is not transaction:
             raise history.fail(f"{where}: {span.transaction.name} is open")
         if number != span.batches:
             raise history.fail(f"{where}: batch {span.batches} was next")
-        span.batches += 1
+        span.offsets.append(view.base_offset)
         known.at[view.base_offset] = span
         known.last_marker.pop(view.producer_id, None)
 
@@ -228,13 +237,11 @@ class TransactionChecker:
                 raise history.fail(f"{transaction.name}: {found} batches are here, {acknowledged} were acknowledged")
 
 
-def _stable_end(known: PartitionTransactions, high_watermark: int) -> int:
-    unstable = (
-        span.first_offset
-        for span in known.spans
-        if span.first_offset < high_watermark and (span.end is None or span.end >= high_watermark)
-    )
-    return min(unstable, default=high_watermark)
+def _stable_end(known: PartitionTransactions, start: int, high_watermark: int) -> int:
+    """Of a log that has the batches from ``start`` on."""
+    lasting = (span for span in known.spans if span.end is None or span.end >= high_watermark)
+    firsts = (first for span in lasting if (first := span.first_offset(start)) is not None)
+    return min((first for first in firsts if first < high_watermark), default=high_watermark)
 
 
 def _visible(views: Sequence[BatchView], aborted: Sequence[tuple[int, int]]) -> set[int]:

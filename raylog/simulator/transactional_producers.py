@@ -239,6 +239,16 @@ class TransactionalProducer(Process):
         if self.scheduler.chance(0.1) and not self.is_over:
             self.later(self.scheduler.skewed_us(3_000), lambda: self._dies(transaction), f"{self.name} dies")
 
+        elif self.scheduler.chance(0.15) and not self.is_over:
+            self.later(self.scheduler.skewed_us(2_000), lambda: self._gives_up(transaction), f"{self.name} gives up")
+
+    def _gives_up(self, transaction: KnownTransaction) -> None:
+        """Abort while the first Produce is on its way."""
+        if self.transaction is transaction and self._waits_for:
+            self._waits_for = set()
+            self._failed = True
+            self._end(transaction)
+
     def _dies(self, transaction: KnownTransaction) -> None:
         """And begins anew; what it has sent is on its way all the same."""
         if self.transaction is transaction and not self.is_over:
@@ -296,7 +306,7 @@ class TransactionalProducer(Process):
             self.later(2 * TIMEOUT_MS * 1_000, lambda: self._end(transaction), f"{self.name} stands still")
             return
         commits = not self._failed and self.scheduler.chance(0.65)
-        if not self.is_over and not commits and self.scheduler.chance(0.5):
+        if not (self.is_over or commits or self._failed) and self.scheduler.chance(0.7):
             # An abort while something that was never appended is on its way.
             id = self.scheduler.rng.choice(sorted(self._senders))
             self._send_unheard(transaction, id)

@@ -40,6 +40,7 @@ from producer_mutations import PRODUCER_MUTATIONS
 from queue_mutations import QUEUE_MUTATIONS
 from scaling_mutations import SCALING_MUTATIONS
 from session_mutations import SESSION_MUTATIONS
+from transaction_mutations import TRANSACTION_MUTATIONS
 from unit_tests import UNIT_TESTS
 
 from raylog.simulator.replay import SeedOutcome, pool, run_seed
@@ -59,6 +60,7 @@ ALL = {
     **MOVE_MUTATIONS,
     **SCALING_MUTATIONS,
     **PRODUCER_MUTATIONS,
+    **TRANSACTION_MUTATIONS,
     **QUEUE_MUTATIONS,
     **SESSION_MUTATIONS,
     **DRIVER_MUTATIONS,

@@ -66,6 +66,11 @@ MET = (
     "refused: a sequence with a gap",
     "refused: damaged or forbidden batches",
     "nights",
+    "transactions committed",
+    "transactions aborted",
+    "transactional producers that began anew",
+    "transaction coordinators that took over",
+    "batches of transactions read committed",
 )
 
 
