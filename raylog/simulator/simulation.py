@@ -70,12 +70,6 @@ CALMER, LONG_NIGHTS_MINUTES = 30, 60  # the same where the nights are long
 THREE_CONTROLLERS = 0.65  # the share of runs with three; the others have one
 
 
-UNEXPLAINED = frozenset({135})
-"""Seeds with transactions that break a promise for a reason that is not found yet: with 135, a batch
-of an aborted transaction becomes readable after its marker was acknowledged.
-"""
-
-
 class Simulation:
     """``Simulation(seed).run()`` returns when all promises held; ``trace_lines`` has what happened
     if ``tracing``.
@@ -149,8 +143,6 @@ class Simulation:
 
     def _draws_transactions(self) -> bool:
         """By a hash: what the other seeds draw is what it was before there were transactions."""
-        if self.seed in UNEXPLAINED:
-            return False
         return self.runs_transactions and zlib.crc32(f"{self.seed} transactions".encode()) % 2 == 0
 
     def _drawn_host_config(self) -> HostConfig:

@@ -55,15 +55,38 @@ class CoordinatedProducer:
     ending: KnownTransaction | None = None
 
 
-class MarkerWriter(Client):
-    """Has markers appended to one partition."""
+class PartitionWriter(Client):
+    """Writes to one partition, whoever leads it. ``_gone``: the controller has said that its topic was
+    deleted; that somebody asked for it says nothing yet.
+    """
 
-    def __init__(self, simulation: Simulation, machine: Machine, topic: str, id: TopicIdPartition) -> None:
-        super().__init__(f"marker-writer-{topic}{id.partition}", simulation, machine)
+    def __init__(self, name: str, simulation: Simulation, machine: Machine, topic: str, id: TopicIdPartition) -> None:
+        super().__init__(name, simulation, machine)
         self.topic = topic
         self.id = id
         self._attempts: list[Callable[[], None]] = []
-        self._gone = simulation.is_deleted(id)
+        self._gone = False
+
+    def attempt_later(self, attempt: Callable[[], None]) -> None:
+        """When a leader is found, or the partition is gone."""
+        self._attempts.append(attempt)
+        self.find_leader(self.topic, self.id, newer_than=-1)
+
+    def leader_found(self) -> None:
+        attempts, self._attempts = self._attempts, []
+        for attempt in attempts:
+            attempt()
+
+    def partition_is_gone(self) -> None:
+        self._gone = True
+        self.leader_found()
+
+
+class MarkerWriter(PartitionWriter):
+    """Has markers appended to one partition."""
+
+    def __init__(self, simulation: Simulation, machine: Machine, topic: str, id: TopicIdPartition) -> None:
+        super().__init__(f"marker-writer-{topic}{id.partition}", simulation, machine, topic, id)
 
     def write(self, end: Callable[[], TransactionEnd | None], done: Callable[[], None]) -> None:
         """Again and again until ``end`` is None or the marker is acknowledged."""
@@ -77,8 +100,7 @@ class MarkerWriter(Client):
                 return
             leader = self.leader
             if leader is None:
-                self._attempts.append(attempt)
-                self.find_leader(self.topic, self.id, newer_than=-1)
+                self.attempt_later(attempt)
                 return
 
             def replied(reply: object | None) -> None:
@@ -100,15 +122,6 @@ class MarkerWriter(Client):
             self.ask(leader.endpoint, request, replied)
 
         attempt()
-
-    def leader_found(self) -> None:
-        attempts, self._attempts = self._attempts, []
-        for attempt in attempts:
-            attempt()
-
-    def partition_is_gone(self) -> None:
-        self._gone = True
-        self.leader_found()
 
 
 class TransactionCoordinator(Client):
@@ -306,4 +319,4 @@ class TransactionCoordinator(Client):
         self.later(delay_us, again, f"{writer.name} comes again")
 
 
-__all__ = ["CoordinatedProducer", "MarkerWriter", "TransactionCoordinator", "TransactionName"]
+__all__ = ["CoordinatedProducer", "MarkerWriter", "PartitionWriter", "TransactionCoordinator", "TransactionName"]

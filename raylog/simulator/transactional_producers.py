@@ -19,12 +19,11 @@ from raylog.replication.replica import READ_COMMITTED
 from raylog.replication.transaction_events import TransactionMembership, VerifyTransaction
 from raylog.simulator.processes import Machine, Process
 from raylog.simulator.transaction_checker import KnownTransaction, TransactionChecker, TransactionName, value_of
-from raylog.simulator.transaction_coordinator import FENCED, TIMEOUT_MS, TransactionCoordinator
+from raylog.simulator.transaction_coordinator import FENCED, TIMEOUT_MS, PartitionWriter, TransactionCoordinator
 from raylog.simulator.workload import (
     NETWORK_EXCEPTION,
     RETRIABLE,
     UNKNOWN_TOPIC,
-    Client,
     KnownLeader,
     SimulatedConsumer,
 )
@@ -85,18 +84,14 @@ class SimulatedTransactions:
         return None
 
 
-class BatchSender(Client):
+class BatchSender(PartitionWriter):
     """Sends a transactional producer's batches to one partition, each until it is taken or refused for
     good.
     """
 
     def __init__(self, owner: TransactionalProducer, topic: str, id: TopicIdPartition) -> None:
-        super().__init__(f"{owner.name}-{topic}{id.partition}", owner.simulation, owner.machine)
+        super().__init__(f"{owner.name}-{topic}{id.partition}", owner.simulation, owner.machine, topic, id)
         self.owner = owner
-        self.topic = topic
-        self.id = id
-        self._attempts: list[Callable[[], None]] = []
-        self._gone = self.simulation.is_deleted(id)
 
     def send(self, data: bytes, answered: Answered, *, attempts: int = 1 << 30) -> None:
         """``attempts``: at most so many; then it is given up, and ``answered`` says NETWORK_EXCEPTION."""
@@ -108,8 +103,7 @@ class BatchSender(Client):
                 return
             leader = self.leader
             if leader is None:
-                self._attempts.append(attempt)
-                self.find_leader(self.topic, self.id, newer_than=-1)
+                self.attempt_later(attempt)
                 return
             attempts -= 1
             generation = self.checkers.history(self.id).generation
@@ -137,15 +131,6 @@ class BatchSender(Client):
     def _acknowledged(self, data: bytes, offset: int, generation: int, leader: KnownLeader) -> None:
         if offset >= 0 and leader.epoch >= self.checkers.history(self.id).first_epoch:
             self.checkers.acknowledged(self.id, generation, offset, BatchView(data).crc)
-
-    def leader_found(self) -> None:
-        attempts, self._attempts = self._attempts, []
-        for attempt in attempts:
-            attempt()
-
-    def partition_is_gone(self) -> None:
-        self._gone = True
-        self.leader_found()
 
 
 class TransactionalProducer(Process):
@@ -238,7 +223,6 @@ class TransactionalProducer(Process):
             self._send(transaction, id, 0, self.scheduler.between(1, 3))
         if self.scheduler.chance(0.1) and not self.is_over:
             self.later(self.scheduler.skewed_us(3_000), lambda: self._dies(transaction), f"{self.name} dies")
-
         elif self.scheduler.chance(0.15) and not self.is_over:
             self.later(self.scheduler.skewed_us(2_000), lambda: self._gives_up(transaction), f"{self.name} gives up")
 
