@@ -16,7 +16,7 @@ import typer
 from raylog.cli import offset_resets
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.offset_resets import CommittedPlace, Rule
-from raylog.cli.output import AsJson, notice, print_json, print_text
+from raylog.cli.output import AsJson, notice, print_columns, print_json, print_text
 from raylog.cli.remote import ClusterApp
 from raylog.errors import ConfigError
 from raylog.types import TopicPartition
@@ -52,7 +52,7 @@ def list_groups(
     if as_json:
         print_json([{"group": each.group_id, "type": each.protocol_type, "state": each.state} for each in found])
     elif states:
-        _print_columns(["GROUP", "STATE"], [(each.group_id, each.state) for each in found])
+        print_columns(["GROUP", "STATE"], [(each.group_id, each.state) for each in found])
     else:
         print_text(*(each.group_id for each in found))
 
@@ -93,7 +93,7 @@ def describe(
         print_json(rows)
     elif rows:
         columns = [column for column in rows[0] if verbose or column not in _VERBOSE]
-        _print_columns(
+        print_columns(
             [_TITLES[column] for column in columns], [[_text(row[column]) for column in columns] for row in rows]
         )
 
@@ -137,7 +137,7 @@ def _print_plan(group: str, plan: Mapping[TopicPartition, int], *, as_csv: bool,
         )
     else:
         rows = [(group, key.topic, str(key.partition), str(plan[key])) for key in sorted(plan)]
-        _print_columns(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
+        print_columns(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
 
 
 @app.command("reset-offsets")
@@ -264,15 +264,6 @@ def _in_scope(
 
 
 # ------------------------------------------------------------------ what is shown
-
-
-def _print_columns(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Names and ids are long here: columns as wide as they need be, as Kafka's tool has them."""
-    lines = [list(titles), *map(list, rows)]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(titles))]
-    print_text(
-        *("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
-    )
 
 
 _VERBOSE = ("assignment", "leader_epoch")  # columns that are shown when asked for, as Kafka's tool does

@@ -54,6 +54,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     Console().print(table)
 
 
+def print_columns(titles: Sequence[str], rows: Iterable[Sequence[str]], *, between: str = "  ") -> None:
+    """Columns as wide as they need be, as Kafka's tools have them: names and ids are long there."""
+    lines = [list(titles), *map(list, rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(titles))]
+    print_text(
+        *(between.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    )
+
+
 def notice(line: str) -> None:
     """A line on stderr that is no result: what happened, what to do next."""
     sys.stderr.write(line + "\n")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
-from raylog.cli.output import AsJson, print_json, print_text
+from raylog.cli.output import AsJson, print_columns, print_json
 from raylog.cli.remote import ClusterApp
 from raylog.errors import ConfigError
 from raylog.types import TopicPartition
@@ -51,7 +51,7 @@ def list_transactions(
         print_json([asdict(each) for each in found])
         return
     rows = [(each.transactional_id, str(each.coordinator), str(each.producer_id), each.state) for each in found]
-    _print_columns(("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), rows)
+    print_columns(("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), rows, between="\t")
 
 
 @app.command("describe")
@@ -81,7 +81,7 @@ def describe(
         "TransactionDurationMs": lasts_ms if lasts_ms is not None else "None",
         "TopicPartitions": ",".join(partitions),
     }
-    _print_columns(list(row), [[str(value) for value in row.values()]])
+    print_columns(list(row), [[str(value) for value in row.values()]], between="\t")
 
 
 @app.command("find-hanging")
@@ -116,7 +116,7 @@ def find_hanging(
     if as_json:
         print_json([{"topic": key.topic, "partition": key.partition, **asdict(each)} for key, each in found])
         return
-    _print_columns(_HANGING, [_hanging_row(key, each, now_ms) for key, each in found])
+    print_columns(_HANGING, [_hanging_row(key, each, now_ms) for key, each in found], between="\t")
 
 
 def _hanging_row(key: TopicPartition, each: ProducerInfo, now_ms: int) -> list[str]:
@@ -167,12 +167,3 @@ def abort(
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _print_columns(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns as Kafka's tool has them: separated by tabs, as wide as they need be."""
-    lines = [list(titles), *map(list, rows)]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(titles))]
-    print_text(
-        *("\t".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
-    )

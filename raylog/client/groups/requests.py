@@ -118,27 +118,32 @@ def offset_commit(
     generation: int,
 ) -> Request:
     module = schema("offset_commit.v8")
-    topics = by_topic({TopicPartition(each.topic, each.partition): each for each in offsets})
     return module.OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=generation,
         member_id=member_id,
         group_instance_id=instance_id,
-        topics=tuple(
-            module.OffsetCommitRequestTopic(
-                name=topic,
-                partitions=tuple(
-                    module.OffsetCommitRequestPartition(
-                        partition_index=partition,
-                        committed_offset=each.offset,
-                        committed_leader_epoch=each.leader_epoch,
-                        committed_metadata=each.metadata,
-                    )
-                    for partition, each in partitions
-                ),
-            )
-            for topic, partitions in topics.items()
-        ),
+        topics=_committed(offsets, module.OffsetCommitRequestTopic, module.OffsetCommitRequestPartition),
+    )
+
+
+def _committed(offsets: Iterable[CommittedPartition], of_topic: Any, of_partition: Any) -> tuple[Any, ...]:
+    """The topics of a commit, made of the schema's classes."""
+    topics = by_topic({TopicPartition(each.topic, each.partition): each for each in offsets})
+    return tuple(
+        of_topic(
+            name=topic,
+            partitions=tuple(
+                of_partition(
+                    partition_index=partition,
+                    committed_offset=each.offset,
+                    committed_leader_epoch=each.leader_epoch,
+                    committed_metadata=each.metadata,
+                )
+                for partition, each in partitions
+            ),
+        )
+        for topic, partitions in topics.items()
     )
 
 
@@ -166,7 +171,6 @@ def txn_offset_commit(
     coordinator adds the group to the transaction, or v4, before which it has been added.
     """
     module = schema("txn_offset_commit.v5" if adds_group else "txn_offset_commit.v4")
-    topics = by_topic({TopicPartition(each.topic, each.partition): each for each in offsets})
     return module.TxnOffsetCommitRequest(
         transactional_id=transactional_id,
         group_id=group_id,
@@ -175,21 +179,7 @@ def txn_offset_commit(
         generation_id=generation,
         member_id=member_id,
         group_instance_id=instance_id,
-        topics=tuple(
-            module.TxnOffsetCommitRequestTopic(
-                name=topic,
-                partitions=tuple(
-                    module.TxnOffsetCommitRequestPartition(
-                        partition_index=partition,
-                        committed_offset=each.offset,
-                        committed_leader_epoch=each.leader_epoch,
-                        committed_metadata=each.metadata,
-                    )
-                    for partition, each in partitions
-                ),
-            )
-            for topic, partitions in topics.items()
-        ),
+        topics=_committed(offsets, module.TxnOffsetCommitRequestTopic, module.TxnOffsetCommitRequestPartition),
     )
 
 
