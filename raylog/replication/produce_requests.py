@@ -53,7 +53,7 @@ from raylog.replication.events import (
 from raylog.replication.parked import Parked, ParkedProduce
 from raylog.replication.replica import Replica
 from raylog.replication.transaction_checks import Leave, Leaves, TransactionChecks
-from raylog.replication.transaction_events import LeaveWanted, MarkersReceived, TransactionVerified
+from raylog.replication.transaction_events import NO_LEAVE, LeaveWanted, MarkersReceived, TransactionVerified
 from raylog.types import INTERNAL_TOPICS, TopicIdPartition
 
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
@@ -278,7 +278,9 @@ class ProduceRequests:
         leader = replica.leader if replica is not None else None
         if leader is None or leader.leader_epoch != event.leader_epoch:
             return ProducePartitionResult(id, NOT_LEADER_OR_FOLLOWER)
-        leave = next((each for each in leader.leaves.values() if each.number == event.leave), None)
+        leave = None
+        if event.leave != NO_LEAVE:
+            leave = next((each for each in leader.leaves.values() if each.number == event.leave), None)
         self._context.traffic.wrote(id, len(records))
         return leader.append(records, -1, now_ms, wall_ms, leave=leave, is_own=True)[0]
 
