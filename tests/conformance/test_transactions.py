@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import subprocess
 import threading
 import time
@@ -151,7 +152,7 @@ def test_transactions_go_on_while_their_coordinator_and_leaders_are_killed(
     killed: list[int] = []
 
     def kill() -> None:
-        while not stop.wait(0.5):
+        while not stop.wait(1.5):
             for name, number in ((TRANSACTIONS_TOPIC, partition_for("survivor")), (topic, 0)):
                 node = part(running, name, number)["leader_node"]
                 if node >= 0 and not stop.is_set():
@@ -162,7 +163,9 @@ def test_transactions_go_on_while_their_coordinator_and_leaders_are_killed(
     killer.start()
     committed, unknown = [], []
     try:
-        for number in range(120):
+        for number in itertools.count():
+            if number >= 60 and len(killed) >= 6:
+                break
             value = b"%d" % number
             commits = number % 3 > 0
             try:
@@ -183,7 +186,7 @@ def test_transactions_go_on_while_their_coordinator_and_leaders_are_killed(
     finally:
         stop.set()
         killer.join()
-    assert len(unknown) < 5 and len(committed) > 60 and len(killed) > 3
+    assert len(unknown) < 5 and len(committed) > 30
 
     def seen() -> bool:
         found = read(bootstrap, topic, 2)
