@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from raylog.wire.request import Request
 
 FEATURES_SINCE = 3  # the version of the first answer that has a place for them
+LEVEL_0_SINCE = 4  # the version of the first answer that may tell of a feature that can be at level 0
 
 
 def answer(request: Request) -> None:
@@ -45,16 +46,22 @@ def reply(spoken: Mapping[int, range], version: int, error: ErrorCode = ErrorCod
         if key < private.FIRST_API_KEY and versions
     )
     throttle = {"throttle_time": datetime.timedelta(0)} if version >= 1 else {}
-    features = _features(module) if version >= FEATURES_SINCE else {}
+    features = _features(module, version) if version >= FEATURES_SINCE else {}
     return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle, **features)
 
 
-def _features(module: Any) -> dict[str, Any]:
-    """The fields of an answer that tell the features."""
+def _features(module: Any, version: int) -> dict[str, Any]:
+    """The fields of an answer in this version that tell the features.
+
+    Kafka's Java clients before 3.9 end their network thread over a supported level 0, so answers
+    before version 4 leave such features out of what is supported (KAFKA-17492). Their finalized
+    levels stay.
+    """
     return {
         "supported_features": tuple(
             module.SupportedFeatureKey(name=each.name, min_version=each.min_version, max_version=each.max_version)
             for each in FEATURES
+            if each.min_version > 0 or version >= LEVEL_0_SINCE
         ),
         "finalized_features_epoch": FINALIZED_EPOCH,
         "finalized_features": tuple(

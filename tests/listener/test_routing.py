@@ -71,6 +71,21 @@ def test_api_versions_lists_what_is_served(client: Open) -> None:
     assert not [key for key in spoken if key >= private.FIRST_API_KEY]
 
 
+def test_a_feature_that_can_be_at_level_0_is_told_from_version_4_on(client: Open) -> None:
+    """Java clients before 3.9 end their network thread over it (KAFKA-17492)."""
+    told = {
+        version: client().ask(request(18, version, client_software_name="test", client_software_version="1"))
+        for version in (3, 4)
+    }
+    supported = {
+        version: {each.name: each.min_version for each in reply.supported_features} for version, reply in told.items()
+    }
+    assert supported == {3: {"metadata.version": 7}, 4: {"metadata.version": 7, "transaction.version": 0}}
+    for reply in told.values():
+        finalized = {each.name: each.max_version_level for each in reply.finalized_features}
+        assert finalized == {"metadata.version": 7, "transaction.version": 2}
+
+
 def test_every_version_that_is_listed_is_answered(
     client: Open, new_topic: NewTopicOf, topic_id: Callable[[str], uuid.UUID]
 ) -> None:

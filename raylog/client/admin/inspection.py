@@ -161,7 +161,7 @@ class AsyncInspectionCalls:
 
     async def describe_features(self) -> Features:
         """The features of the cluster, as Kafka's ApiVersions tells them."""
-        reply = await self._ask(requests.api_versions())
+        reply = await self._ask(requests.api_versions(version=4))
         if (code := ErrorCode(reply.error_code)) is not ErrorCode.none:
             raise error_for(code, f"the features: {code.name.upper()}")
         return features_of(reply)

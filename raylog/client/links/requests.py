@@ -195,9 +195,11 @@ def delete_records(offsets: Mapping[TopicPartition, int], *, timeout_ms: float) 
     )
 
 
-def api_versions() -> Request:
-    """ApiVersions v3, which also tells of features; any Kafka server answers it."""
-    return _schema("api_versions.v3").ApiVersionsRequest(
+def api_versions(version: int = 3) -> Request:
+    """ApiVersions v3, which also tells of finalized features; any Kafka server answers it. Only v4
+    tells of all that are supported.
+    """
+    return _schema(f"api_versions.v{version}").ApiVersionsRequest(
         client_software_name="raylog", client_software_version="unknown"
     )
 
