@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 from raylog.coordination.events import OutsideAnswer
 from raylog.transactions import transaction
 from raylog.transactions.context import TransactionContext
+from raylog.transactions.participants import joined
 from raylog.transactions.records import TransactionKey, TransactionRecord, TransactionState, TransactionValue
 from raylog.transactions.requests import MarkersWritten, WriteMarkers
 from raylog.transactions.transaction import PREPARED
@@ -79,12 +80,21 @@ class Endings:
     # -------------------------------------------------------------- timeouts
 
     def watch(self, transactional_id: str) -> None:
-        """The transaction that is under way has the time that its producer asked for."""
+        """The transaction that is under way has the time that its producer asked for. If several
+        write in it, that is the time in which its owner has to be heard of (``keep``).
+        """
         context = self._context
         value = context.image[transactional_id]
         left_ms = max(0, min(value.timeout_ms, value.start_timestamp + value.timeout_ms - context.wall_ms))
+        if value.participants:
+            left_ms = value.timeout_ms
         if (TIMEOUT, transactional_id) not in context.timers:
             context.timers.set((TIMEOUT, transactional_id), context.now_ms + left_ms)
+
+    def keep(self, transactional_id: str, value: TransactionValue) -> None:
+        """The owner of a transaction of several producers has been heard of."""
+        if value.participants and (TIMEOUT, transactional_id) in self._context.timers:
+            self._context.timers.set((TIMEOUT, transactional_id), self._context.now_ms + value.timeout_ms)
 
     def _timed_out(self, transactional_id: str) -> None:
         context = self._context
@@ -147,6 +157,7 @@ class Endings:
             self._context.leader_epoch,
             value.client_version,
             tuple(sorted(ending.missing)),
+            joined(value),
         )
         self._context.ask(question, partial(self._answered, transactional_id))
 
@@ -154,9 +165,8 @@ class Endings:
         assert isinstance(answer, MarkersWritten), answer
         ending = self._endings[transactional_id]
         ending.is_asking = False
-        for partition, error in answer.errors:
-            if error in _NEEDS_NO_MARKER:
-                ending.missing.discard(partition)
+        failed = {partition for partition, error in answer.errors if error not in _NEEDS_NO_MARKER}
+        ending.missing -= {partition for partition, _ in answer.errors} - failed
         if ending.missing:
             self._later(transactional_id, ending)
         else:

@@ -16,7 +16,6 @@ waits for the next block.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from typing import assert_never
@@ -27,7 +26,7 @@ from raylog.coordination.coordinator import PartitionCoordinator
 from raylog.coordination.events import OutsideAnswer
 from raylog.coordination.machine import CoordinatorMachine, Decided
 from raylog.offsets_topic import TRANSACTIONS_TOPIC, partition_for
-from raylog.transactions import records, transaction
+from raylog.transactions import inspection, participants, records, transaction
 from raylog.transactions.context import (
     SpareProducerIds,
     TransactionConfig,
@@ -39,6 +38,8 @@ from raylog.transactions.ending import Endings
 from raylog.transactions.records import (
     NO_EPOCH,
     NO_PRODUCER_ID,
+    Participant,
+    Participation,
     TransactionKey,
     TransactionRecord,
     TransactionState,
@@ -51,12 +52,15 @@ from raylog.transactions.requests import (
     DescribeTransaction,
     EndTransaction,
     InitTransactionalId,
-    ListedTransaction,
+    JoinTransaction,
+    KeepTransaction,
     ListTransactions,
     PartitionsAdded,
     ProducerIdsGiven,
     TransactionalIdInitialised,
     TransactionEnded,
+    TransactionJoined,
+    TransactionKept,
     TransactionReply,
     TransactionRequest,
     TransactionsListed,
@@ -74,22 +78,22 @@ CONCURRENT_TRANSACTIONS = ErrorCode.concurrent_transactions.value
 PRODUCER_FENCED = ErrorCode.producer_fenced.value
 UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
 TRANSACTION_ABORTABLE = ErrorCode.transaction_abortable.value
-TRANSACTIONAL_ID_NOT_FOUND = ErrorCode.transactional_id_not_found.value
 COORDINATOR_NOT_AVAILABLE = ErrorCode.coordinator_not_available.value
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
+POLICY_VIOLATION = ErrorCode.policy_violation.value
 EXPIRE, EARLY = "expire", "early"
 EARLY_MS = 50
 EXPIRED_AT_ONCE = 500  # records in one batch
 _ID_BYTES_MAX = 32_000  # of a record's key
+_LABEL_BYTES_MAX = 1_000
 
 Decision = Decided[TransactionReply, TransactionRecord]
 TransactionCoordinator = PartitionCoordinator[TransactionRequest, TransactionReply, TransactionRecord]
-_STATES = {state.title: state for state in TransactionState}
 
 
 class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply, TransactionRecord]):
     """``_waiting``: the requests that need a producer id, while a block is asked for. ``_early``: those
-    that add partitions while something else changes, by transactional id and token.
+    that add partitions or participants while something else changes, by transactional id and token.
     """
 
     __slots__ = ("_early", "_endings", "_waiting", "context")
@@ -97,7 +101,7 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
     def __init__(self, settings: TransactionSettings, producer_ids: SpareProducerIds, position: int) -> None:
         self.context: TransactionContext = TransactionContext(settings, producer_ids, position)
         self._endings = Endings(self.context, self._changed)
-        self._early: dict[str, dict[int, AddPartitions]] = {}
+        self._early: dict[str, dict[int, AddPartitions | JoinTransaction]] = {}
         self._waiting: list[tuple[int, TransactionRequest]] = []
 
     @property
@@ -136,6 +140,8 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
                 return INVALID_REQUEST
             if not 0 < request.timeout_ms <= self.context.config.transaction_max_timeout_ms:
                 return INVALID_TRANSACTION_TIMEOUT
+        if isinstance(request, EndTransaction) and len(request.label.encode()) > _LABEL_BYTES_MAX:
+            return INVALID_REQUEST
         return 0
 
     def decide(self, token: int, request: TransactionRequest) -> Decision | None:
@@ -146,13 +152,17 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
                 return self._add(token, request)
             case VerifyPartitions():
                 return self._verify(request)
+            case JoinTransaction():
+                return self._join(token, request)
+            case KeepTransaction():
+                return self._keep(request)
             case EndTransaction():
                 return self._end(token, request)
             case DescribeTransaction():
-                described = self._describe(request.transactional_id)
+                described = inspection.described(self.image, request.transactional_id)
                 return Decided(lambda error: described)
             case ListTransactions():
-                listed = self._list(request)
+                listed = inspection.listed(self.image, request, self.context.wall_ms)
                 return Decided(lambda error: listed)
             case _:
                 assert_never(request)
@@ -163,6 +173,10 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
                 return TransactionalIdInitialised(error)
             case AddPartitions() | VerifyPartitions():
                 return PartitionsAdded(tuple((each, error) for each in request.partitions))
+            case JoinTransaction():
+                return TransactionJoined(error)
+            case KeepTransaction():
+                return TransactionKept(error)
             case EndTransaction():
                 return TransactionEnded(error)
             case DescribeTransaction():
@@ -279,10 +293,11 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
         if value is None:
             return self._refused(request, INVALID_PRODUCER_ID_MAPPING)
         is_own = (request.producer_id, request.producer_epoch) == transaction.continuation(value)
+        participant = participants.participant_of(value, request.producer_id)
+        if participant is not None:
+            is_own = (participant.producer_epoch, participant.part) == (request.producer_epoch, Participation.JOINED)
         if is_own and (value.state in PREPARED or context.is_changing(transactional_id)):
-            self._early.setdefault(transactional_id, {})[token] = request
-            if (EARLY, transactional_id, token) not in context.timers:
-                context.timers.set((EARLY, transactional_id, token), context.now_ms + EARLY_MS)
+            self._wait(token, request)
             return None
         if context.is_changing(transactional_id):
             return self._refused(request, CONCURRENT_TRANSACTIONS)
@@ -306,6 +321,13 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
         return Decided(
             lambda error: self.refuse(request, state_error(error)), (_record(transactional_id, changed),), settled
         )
+
+    def _wait(self, token: int, request: AddPartitions | JoinTransaction) -> None:
+        """Until the last change of the id is stored, for a moment."""
+        transactional_id = request.transactional_id
+        self._early.setdefault(transactional_id, {})[token] = request
+        if (EARLY, transactional_id, token) not in self.context.timers:
+            self.context.timers.set((EARLY, transactional_id, token), self.context.now_ms + EARLY_MS)
 
     def _changed(self, transactional_id: str) -> None:
         """A change of this id is stored, or never will be: those that wait are decided about."""
@@ -332,6 +354,48 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
             tuple((each, 0 if each in there else TRANSACTION_ABORTABLE) for each in request.partitions)
         )
         return Decided(lambda _: found)
+
+    # -------------------------------------------------------------- participants
+
+    def _join(self, token: int, request: JoinTransaction) -> Decision | None:
+        context, transactional_id = self.context, request.transactional_id
+        value = context.image.get(transactional_id)
+        if value is None:
+            return self._refused(request, INVALID_PRODUCER_ID_MAPPING)
+        if (request.producer_id, request.producer_epoch) != transaction.continuation(value):
+            return self._refused(
+                request, _stranger(value, request.producer_id, request.producer_epoch) or PRODUCER_FENCED
+            )
+        if value.state in PREPARED or context.is_changing(transactional_id):
+            self._wait(token, request)
+            return None
+        if len(participants.joined(value)) >= participants.PARTICIPANTS_MAX:
+            return self._refused(request, POLICY_VIOLATION)
+        found = participants.spare(value)
+        if found is None:
+            if not self._has_producer_id(token, request):
+                return None
+            found = Participant(context.producer_ids.take(), 0)
+        changed = participants.with_joined(value, found, context.wall_ms)
+
+        def reply(error: int) -> TransactionReply:
+            if error:
+                return TransactionJoined(state_error(error))
+            return TransactionJoined(0, found.producer_id, found.producer_epoch)
+
+        return Decided(reply, (_record(transactional_id, changed),), lambda error: self._changed(transactional_id))
+
+    def _keep(self, request: KeepTransaction) -> Decision:
+        value = self.context.image.get(request.transactional_id)
+        if value is None:
+            return self._refused(request, INVALID_PRODUCER_ID_MAPPING)
+        if (request.producer_id, request.producer_epoch) != transaction.continuation(value):
+            return self._refused(
+                request, _stranger(value, request.producer_id, request.producer_epoch) or PRODUCER_FENCED
+            )
+        self._endings.keep(request.transactional_id, value)
+        kept = TransactionKept(0, value.label)
+        return Decided(lambda _: kept)
 
     # -------------------------------------------------------------- ends
 
@@ -375,13 +439,16 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
                 return self._refused(request, PRODUCER_FENCED)
             same = TransactionEnded(0, *transaction.continuation(value))
             return Decided(lambda _: same)
-        if request.commits:
+        if request.commits and not request.is_shared:
             return self._refused(request, INVALID_TXN_STATE)
         return self._decided(token, request, value)
 
     def _decided(self, token: int, request: EndTransaction, value: TransactionValue) -> Decision | None:
         """The one record on which everything hangs."""
         context = self.context
+        joined = {each.producer_id for each in participants.joined(value)}
+        if not joined.issuperset(request.winners):
+            return self._refused(request, INVALID_TXN_STATE)
         raises_epoch = request.version >= VERSION_2
         next_producer_id = NO_PRODUCER_ID
         if raises_epoch and value.producer_epoch >= LAST_EPOCH:
@@ -395,6 +462,8 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
             version=request.version,
             wall_ms=context.wall_ms,
             next_producer_id=next_producer_id,
+            winners=request.winners,
+            label=request.label,
         )
 
         def reply(error: int) -> TransactionReply:
@@ -409,43 +478,6 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
             self._changed(request.transactional_id)
 
         return Decided(reply, (_record(request.transactional_id, prepared),), settled)
-
-    # -------------------------------------------------------------- inspection
-
-    def _describe(self, transactional_id: str) -> DescribedTransaction:
-        value = self.context.image.get(transactional_id)
-        if value is None:
-            return DescribedTransaction(TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
-        return DescribedTransaction(
-            0,
-            transactional_id,
-            value.state.title,
-            value.timeout_ms,
-            value.start_timestamp,
-            value.producer_id,
-            value.producer_epoch,
-            tuple(sorted(value.partitions)),
-        )
-
-    def _list(self, request: ListTransactions) -> TransactionsListed:
-        states = {_STATES[name] for name in request.states if name in _STATES}
-        unknown = tuple(name for name in request.states if name not in _STATES)
-        try:
-            pattern = re.compile(request.id_pattern) if request.id_pattern else None
-        except re.error:
-            return TransactionsListed(ErrorCode.invalid_regular_expression.value)
-        if request.states and not states:
-            return TransactionsListed(0, (), unknown)
-        now_ms = self.context.wall_ms
-        found = tuple(
-            ListedTransaction(transactional_id, value.producer_id, value.state.title)
-            for transactional_id, value in sorted(self.context.image.items())
-            if (not states or value.state in states)
-            and (not request.producer_ids or value.producer_id in request.producer_ids)
-            and (request.duration_ms < 0 or _lasts(value, now_ms) > request.duration_ms)
-            and (pattern is None or pattern.fullmatch(transactional_id))
-        )
-        return TransactionsListed(0, found, unknown)
 
     # -------------------------------------------------------------- time
 
@@ -488,6 +520,7 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
         for transactional_id, value in self.context.image.items():
             assert 0 <= value.producer_epoch <= EPOCH_MAX, f"{transactional_id}: {value}"
             assert value.partitions or value.state is not TransactionState.ONGOING, f"{transactional_id}: {value}"
+            participants.check(value)
 
 
 class TransactionKind:
@@ -527,8 +560,12 @@ def _stranger(value: TransactionValue, producer_id: int, producer_epoch: int) ->
     one.
     """
     if value.producer_id != producer_id:
-        return INVALID_PRODUCER_ID_MAPPING
-    if value.producer_epoch != producer_epoch or producer_epoch > LAST_EPOCH:
+        participant = participants.participant_of(value, producer_id)
+        if participant is None:
+            return INVALID_PRODUCER_ID_MAPPING
+        if (participant.producer_epoch, participant.part) != (producer_epoch, Participation.JOINED):
+            return PRODUCER_FENCED
+    elif value.producer_epoch != producer_epoch or producer_epoch > LAST_EPOCH:
         return PRODUCER_FENCED
     return CONCURRENT_TRANSACTIONS if value.state in PREPARED else 0
 
@@ -550,10 +587,3 @@ def _is_current(value: TransactionValue, request: EndTransaction, *, is_retry: b
     if value.state in PREPARED and request.version >= VERSION_2:
         return is_retry
     return value.producer_epoch == request.producer_epoch or (is_retry and value.state in COMPLETE)
-
-
-def _lasts(value: TransactionValue, now_ms: int) -> int:
-    """How long it has been under way; −1 where nothing is."""
-    if value.state in PREPARED or value.state is TransactionState.ONGOING:
-        return now_ms - value.start_timestamp
-    return -1

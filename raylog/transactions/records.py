@@ -9,6 +9,9 @@ Big-endian, the primitives of ``coordination.fields``::
            array of (string topic, array of i32 partition), i64 last update, i64 start
     1      the same with compact strings and arrays, tags behind each item of the array, and tags:
            0 i64 previous producer id, 1 i64 next producer id, 2 i16 client's transaction version
+           and of raylog's own, which Kafka's tools pass over:
+           10,000 participants, each i64 producer id, i16 producer epoch, i8 part;
+           10,001 the label of the last transaction that was committed with one, UTF-8
 
 The array is null for a transaction that is empty. A tag that says −1, or version 0, is left out.
 Version 1 is written, both are read.
@@ -16,6 +19,7 @@ Version 1 is written, both are read.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -30,6 +34,8 @@ NO_TIMESTAMP = -1
 _KEY_VERSION = 0
 _NEWEST_VALUE = 1
 _PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG = 0, 1, 2
+_PARTICIPANTS_TAG, _LABEL_TAG = 10_000, 10_001
+_PARTICIPANT = struct.Struct(">qhb")
 
 
 class TransactionState(IntEnum):
@@ -52,6 +58,27 @@ class TransactionState(IntEnum):
         return "".join(part.capitalize() for part in self.name.split("_"))
 
 
+class Participation(IntEnum):
+    """What a participant has to do with the transaction of its transactional id.
+
+    SPARE: nothing, and its epoch has never been used. JOINED: what it writes belongs to it. WINS: so
+    it is, and the transaction is committed with it.
+    """
+
+    SPARE = 0
+    JOINED = 1
+    WINS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """One of several producers that write in the transactions of one id (``participants``)."""
+
+    producer_id: int
+    producer_epoch: int
+    part: Participation = Participation.JOINED
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionKey:
     transactional_id: str
@@ -63,7 +90,8 @@ class TransactionValue:
 
     ``previous_producer_id`` is the one before the latest change, and ``next_producer_id`` the one
     that the client goes on with when the transaction that ends now is complete. ``client_version``:
-    the version of transactions that the client speaks, 0 or 2.
+    the version of transactions that the client speaks, 0 or 2. ``label``: that of the last
+    transaction that was committed with one.
     """
 
     producer_id: int
@@ -76,6 +104,8 @@ class TransactionValue:
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     client_version: int = 0
+    participants: tuple[Participant, ...] = ()
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +127,10 @@ def _value(value: TransactionValue) -> bytes:
         _PREVIOUS_ID_TAG: fields.i64(value.previous_producer_id) if value.previous_producer_id >= 0 else b"",
         _NEXT_ID_TAG: fields.i64(value.next_producer_id) if value.next_producer_id >= 0 else b"",
         _CLIENT_VERSION_TAG: fields.i16(value.client_version) if value.client_version else b"",
+        _PARTICIPANTS_TAG: b"".join(
+            _PARTICIPANT.pack(each.producer_id, each.producer_epoch, each.part) for each in value.participants
+        ),
+        _LABEL_TAG: value.label.encode(),
     }
     return b"".join(
         (
@@ -162,7 +196,18 @@ def _read_value(reader: Reader) -> TransactionValue:
         _tag(tags, _PREVIOUS_ID_TAG, NO_PRODUCER_ID),
         _tag(tags, _NEXT_ID_TAG, NO_PRODUCER_ID),
         _tag(tags, _CLIENT_VERSION_TAG, 0),
+        _read_participants(tags.get(_PARTICIPANTS_TAG, b"")),
+        tags.get(_LABEL_TAG, b"").decode(errors="replace"),
     )
+
+
+def _read_participants(raw: bytes) -> tuple[Participant, ...]:
+    if len(raw) % _PARTICIPANT.size:
+        raise ProtocolError(f"a transaction with {len(raw)} bytes of participants, each of {_PARTICIPANT.size}")
+    found = list(_PARTICIPANT.iter_unpack(raw))
+    if unknown := [part for _, _, part in found if part not in list(Participation)]:
+        raise ProtocolError(f"a participant with part {unknown[0]}, which is not known")
+    return tuple(Participant(producer_id, epoch, Participation(part)) for producer_id, epoch, part in found)
 
 
 def _read_topic(reader: Reader, *, compact: bool) -> tuple[TopicPartition, ...]:

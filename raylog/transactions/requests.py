@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raylog.coordination.events import OutsideAnswer, OutsideQuestion
-from raylog.transactions.records import NO_EPOCH, NO_PRODUCER_ID
+from raylog.transactions.records import NO_EPOCH, NO_PRODUCER_ID, Participant
 from raylog.types import TopicPartition
 
 VERSION_2 = 2
@@ -60,13 +60,42 @@ class VerifyPartitions:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """→ TransactionEnded, when the decision is replicated."""
+    """→ TransactionEnded, when the decision is replicated.
+
+    ``is_shared``: asked for by the owner of a transaction of several producers, which may be empty.
+    It commits what the participants in ``winners`` wrote, and keeps ``label``.
+    """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     commits: bool
     version: int = 0
+    is_shared: bool = False
+    winners: tuple[int, ...] = ()
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTransaction:
+    """→ TransactionJoined: a producer id for one participant of the transaction that this owner has
+    under way, or begins.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepTransaction:
+    """→ TransactionKept. The owner lives: a transaction of several producers has its whole timeout
+    anew.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +118,14 @@ class ListTransactions:
 
 
 TransactionRequest = (
-    InitTransactionalId | AddPartitions | VerifyPartitions | EndTransaction | DescribeTransaction | ListTransactions
+    InitTransactionalId
+    | AddPartitions
+    | VerifyPartitions
+    | JoinTransaction
+    | KeepTransaction
+    | EndTransaction
+    | DescribeTransaction
+    | ListTransactions
 )
 
 # ------------------------------------------------------------------ answers
@@ -119,6 +155,23 @@ class TransactionEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionJoined:
+    """``producer_id`` and ``producer_epoch`` are the participant's own."""
+
+    error: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionKept:
+    """``label``: of the last transaction that was committed with one."""
+
+    error: int
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DescribedTransaction:
     error: int
     transactional_id: str
@@ -145,7 +198,13 @@ class TransactionsListed:
 
 
 TransactionReply = (
-    TransactionalIdInitialised | PartitionsAdded | TransactionEnded | DescribedTransaction | TransactionsListed
+    TransactionalIdInitialised
+    | PartitionsAdded
+    | TransactionJoined
+    | TransactionKept
+    | TransactionEnded
+    | DescribedTransaction
+    | TransactionsListed
 )
 
 # ------------------------------------------------------------------ questions to others
@@ -168,7 +227,7 @@ class ProducerIdsGiven(OutsideAnswer):
 @dataclass(frozen=True, slots=True)
 class WriteMarkers(OutsideQuestion):
     """→ MarkersWritten: one attempt to have the end of a transaction written to these partitions by
-    their leaders.
+    their leaders. Each of ``participants`` gets a marker of its own, a commit where it wins.
     """
 
     producer_id: int
@@ -177,10 +236,13 @@ class WriteMarkers(OutsideQuestion):
     coordinator_epoch: int
     version: int
     partitions: tuple[TopicPartition, ...]
+    participants: tuple[Participant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MarkersWritten(OutsideAnswer):
-    """The error of each partition; one that is missing has not been reached."""
+    """The errors of each partition, one for each marker that failed, or none; a partition that is
+    missing has not been reached.
+    """
 
     errors: PartitionErrors

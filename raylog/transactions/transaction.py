@@ -18,8 +18,10 @@ its transaction; then the producer goes on with another id, from epoch 0.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
+from raylog.transactions import participants
 from raylog.transactions.records import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TransactionState, TransactionValue
 from raylog.types import TopicPartition
 
@@ -37,7 +39,9 @@ def first_producer(producer_id: int, timeout_ms: int, wall_ms: int) -> Transacti
 
 
 def next_producer(value: TransactionValue, epoch: int, timeout_ms: int, wall_ms: int) -> TransactionValue:
-    """A producer takes the id over, or goes on with it, in that epoch."""
+    """A producer takes the id over, or goes on with it, in that epoch. Participants have to join
+    again.
+    """
     assert value.state in AT_REST and NO_EPOCH < epoch <= LAST_EPOCH, f"{value} to epoch {epoch}"
     return replace(
         value,
@@ -48,6 +52,7 @@ def next_producer(value: TransactionValue, epoch: int, timeout_ms: int, wall_ms:
         start_timestamp=NO_TIMESTAMP,
         last_update_timestamp=wall_ms,
         previous_producer_id=value.producer_id,
+        participants=participants.released(value.participants, used=True, last_epoch=LAST_EPOCH),
     )
 
 
@@ -81,8 +86,13 @@ def prepared(
     version: int,
     wall_ms: int,
     next_producer_id: int = NO_PRODUCER_ID,
+    winners: Collection[int] = (),
+    label: str = "",
 ) -> TransactionValue:
-    """The decision. ``next_producer_id``: where the epochs of this one are used up."""
+    """The decision. ``next_producer_id``: where the epochs of this one are used up. ``winners``: the
+    participants with which it is committed; ``label``: kept with the commit.
+    """
+    assert commits or not (winners or label), "an abort with winners"
     epoch = value.producer_epoch + raises_epoch
     assert epoch <= EPOCH_MAX and value.state not in PREPARED, f"{value} to epoch {epoch}"
     is_under_way = value.state is TransactionState.ONGOING
@@ -96,6 +106,8 @@ def prepared(
         previous_producer_id=value.producer_id,
         next_producer_id=next_producer_id,
         client_version=version,
+        participants=participants.decided(value, winners),
+        label=label or value.label,
     )
 
 
@@ -113,6 +125,7 @@ def completed(value: TransactionValue, wall_ms: int) -> TransactionValue:
         last_update_timestamp=wall_ms,
         previous_producer_id=value.producer_id,
         next_producer_id=NO_PRODUCER_ID,
+        participants=participants.released(value.participants, used=False, last_epoch=LAST_EPOCH),
     )
 
 
