@@ -15,7 +15,7 @@ import logging
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -259,13 +259,17 @@ class Producer:
             self._live = None
         with self._lock:
             if self._live is None:
-                core = background().run(_make(lambda: ProducerCore(self._address, self._config)))
+                core = background().run(self._made())
                 self._generation = background_module.generation
                 self._finalizer = weakref.finalize(self, _abandon, core, self._generation)
                 self._finalizer.atexit = False
                 self._live = core
                 _open_producers.add(self)
         return self._live
+
+    async def _made(self) -> ProducerCore:
+        """A core, in the loop that it lives in."""
+        return ProducerCore(self._address, self._config)
 
     def _fetch_topic(self, core: ProducerCore, topic: str) -> TopicView:
         return background().run(core.fetch_topic(topic))
@@ -518,11 +522,6 @@ def _flush_at_exit() -> None:
 
 
 atexit.register(_flush_at_exit)
-
-
-async def _make(make: Callable[[], T]) -> T:
-    """Build something that has to be built on the loop."""
-    return make()
 
 
 def _abandon(core: ProducerCore, generation: int) -> None:

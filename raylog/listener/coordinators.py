@@ -33,6 +33,11 @@ from raylog.listener.routes import Routes
 from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, partition_for
 from raylog.server.apis.api import answer
 from raylog.server.apis.entities import NO_DELAY
+from raylog.wire.private_transactions import (
+    EndSharedTransactionResponse,
+    JoinTransactionResponse,
+    KeepTransactionResponse,
+)
 from raylog.wire.request import Handler, Request
 
 TIMEOUT_MS = 30_000
@@ -41,6 +46,7 @@ UNKNOWN_TOPIC_MS = 1_000  # how long a request waits until the coordinators' top
 PATIENCE_MS = float("inf")  # for requests that wait for other members: they end with the process's connection
 COMMITS = {table.OFFSET_COMMIT: "OffsetCommitResponse", table.TXN_OFFSET_COMMIT: "TxnOffsetCommitResponse"}
 """The commits of offsets, and what the names of the classes nested in their answers begin with."""
+SHARED: tuple[type[Any], ...] = (JoinTransactionResponse, KeepTransactionResponse, EndSharedTransactionResponse)
 WAITING = (table.JOIN_GROUP, table.SYNC_GROUP)
 LISTED = {table.LIST_GROUPS: "groups", table.LIST_TRANSACTIONS: "transaction_states"}
 """The APIs that ask each process for all it has, and where their answers have it."""
@@ -226,6 +232,28 @@ class Coordinators:
         """Ask one process on behalf of the request's client."""
         timeout_ms = PATIENCE_MS if spec in WAITING else TIMEOUT_MS
         self._owners.call(owner, body, on_reply, timeout_ms=timeout_ms, context=request.context)
+
+    # ------------------------------------------------------------------ raylog's own APIs
+
+    def shared_handlers(self) -> dict[int, Handler]:
+        """Those of transactions of several producers (``server.apis.shared_transactions``)."""
+        return {response.API_KEY: self._shared(response) for response in SHARED}
+
+    def _shared(self, response: type[Any]) -> Handler:
+
+        def handle(request: Request) -> None:
+            owner = self.owner(self._topic.id_of(request.body))
+            turned_away = response(ErrorCode.not_coordinator.value)
+            if owner is None:
+                request.reply(turned_away)
+                return
+
+            def replied(reply: Any, error: Exception | None) -> None:
+                request.reply(turned_away if error is not None else reply)
+
+            self._owners.call(owner, request.body, replied, timeout_ms=TIMEOUT_MS, context=request.context)
+
+        return handle
 
     # ------------------------------------------------------------------ all that this broker coordinates
 

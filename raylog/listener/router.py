@@ -91,9 +91,12 @@ class Router:
         fetches = Fetches(
             self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
         )
+        self._groups, self._transactions = (
+            Coordinators(topic, self._routes, self._owners, self._arrivals) for topic in (GROUPS, TRANSACTIONS)
+        )
         apis = table.serving(ServerKind.BROKER, self._handlers(fetches))
         self.server = Server(
-            apis.handlers,
+            {**apis.handlers, **self._transactions.shared_handlers()},
             cluster_id=cluster_id,
             host=listener.host,
             port=listener.port,
@@ -112,9 +115,7 @@ class Router:
         self._moves.server = self.server
 
     def _handlers(self, fetches: Fetches) -> dict[ApiSpec, Handler]:
-        groups, transactions = (
-            Coordinators(topic, self._routes, self._owners, self._arrivals) for topic in (GROUPS, TRANSACTIONS)
-        )
+        groups, transactions = self._groups, self._transactions
         return {
             table.METADATA: self._metadata,
             table.DESCRIBE_CLUSTER: self._describe_cluster,

@@ -10,6 +10,8 @@ from raylog.groups.context import GroupConfig
 from raylog.kafka.spec import ApiSpec
 from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from raylog.replication.leaderships import Leadership
+from raylog.server.apis import shared_transactions
+from raylog.server.apis.shared_transactions import SharedTransactionApi
 from raylog.server.apis.transactions import APIS, TransactionApi
 from raylog.server.driver import LoopClock
 from raylog.server.gathered_parts import gathering
@@ -26,7 +28,7 @@ TransactionRuntime = CoordinatorRuntime[TransactionRequest, TransactionReply, Tr
 
 
 class HostedCoordinators:
-    """``handlers`` go into the server's table; the rest is what the process hears."""
+    """``handlers`` and ``private_handlers`` go into the server's table; the rest is what the process hears."""
 
     def __init__(
         self,
@@ -46,6 +48,13 @@ class HostedCoordinators:
 
     def handlers(self) -> dict[ApiSpec, Callable[[Request], None]]:
         return self.groups.handlers() | {api.spec: self._handler(api) for api in APIS}
+
+    def private_handlers(self) -> dict[int, Callable[[Request], None]]:
+        """Of raylog's own APIs, by key."""
+        return {api.api_key: self._private_handler(api) for api in shared_transactions.APIS}
+
+    def _private_handler(self, api: SharedTransactionApi) -> Callable[[Request], None]:
+        return gathering(self.transactions, lambda request: [api.to_request(request.body)], api.to_response)
 
     def _handler(self, api: TransactionApi) -> Callable[[Request], None]:
         return gathering(

@@ -230,6 +230,7 @@ class ReplicaServer:
             **apis.handlers,
             **whereabouts.handlers(self, self._names, self._boot_id),
             **repairs.handlers(self, self._names, self._driver.handle),
+            **self._hosted.private_handlers(),
             **self._session.handlers(),
             **self.door.handlers(),
         }
@@ -277,9 +278,7 @@ class ReplicaServer:
             self._over.set_result(reason)
 
     async def crash(self) -> None:
-        """End as a SIGKILL would, for clusters in one process: sockets break, no log is closed
-        cleanly.
-        """
+        """End as a SIGKILL would, for clusters in one process: sockets break, logs stay as they are."""
         self._stopping = True
         self._driver.stop()
         self._hosted.stop()

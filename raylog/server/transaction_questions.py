@@ -26,6 +26,7 @@ from raylog.listener.routes import Routes
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
 from raylog.server.apis.entities import request_class
+from raylog.transactions.records import Participation
 from raylog.transactions.requests import MarkersWritten, ProducerIdsGiven, WantProducerIds, WriteMarkers
 from raylog.types import Endpoint, TopicPartition, broker_of
 from raylog.wire.handshake import Peer
@@ -45,12 +46,14 @@ class _Markers:
     def __init__(self, question: WriteMarkers, then: Then) -> None:
         self.question = question
         self.then = then
-        self.errors: dict[TopicPartition, int] = {}
+        self.errors: dict[TopicPartition, tuple[int, ...]] = {}
 
-    def answered(self, errors: dict[TopicPartition, int]) -> None:
+    def answered(self, errors: dict[TopicPartition, tuple[int, ...]]) -> None:
+        """``errors``: of each marker of a partition."""
         self.errors |= errors
         if len(self.errors) == len(self.question.partitions):
-            self.then(MarkersWritten(tuple(sorted(self.errors.items()))))
+            told = ((each, error) for each, codes in sorted(self.errors.items()) for error in codes)
+            self.then(MarkersWritten(tuple(told)))
 
 
 class TransactionQuestions:
@@ -118,11 +121,11 @@ class TransactionQuestions:
         by_owner: dict[Owner, list[tuple[_Markers, list[TopicPartition]]]] = {}
         for each in collected:
             led: dict[Owner, list[TopicPartition]] = {}
-            lost: dict[TopicPartition, int] = {}
+            lost: dict[TopicPartition, tuple[int, ...]] = {}
             for partition in each.question.partitions:
                 owner = self._routes.leading_process(*partition)
                 if owner is None:
-                    lost[partition] = LEADER_NOT_AVAILABLE
+                    lost[partition] = (LEADER_NOT_AVAILABLE,)
                 else:
                     led.setdefault(owner, []).append(partition)
             for owner, partitions in led.items():
@@ -130,11 +133,13 @@ class TransactionQuestions:
             if lost:
                 each.answered(lost)
         for owner, parts in by_owner.items():
-            request = markers.WriteTxnMarkersRequest(markers=tuple(_marker(part.question, led) for part, led in parts))
+            wanted = tuple(marker for part, led in parts for marker in _markers(part.question, led))
+            request = markers.WriteTxnMarkersRequest(markers=wanted)
             self._owners.call(owner, request, partial(_answered, parts), timeout_ms=MARKERS_TIMEOUT_MS)
 
 
-def _marker(question: WriteMarkers, partitions: list[TopicPartition]) -> markers.WritableTxnMarker:
+def _markers(question: WriteMarkers, partitions: list[TopicPartition]) -> list[markers.WritableTxnMarker]:
+    """That of the producer itself, then those of the participants."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in partitions:
         by_topic.setdefault(topic, []).append(number)
@@ -142,24 +147,33 @@ def _marker(question: WriteMarkers, partitions: list[TopicPartition]) -> markers
         markers.WritableTxnMarkerTopic(name=topic, partition_indexes=tuple(numbers))  # type: ignore[arg-type]
         for topic, numbers in by_topic.items()
     )
-    values: Any = {
-        "producer_id": question.producer_id,
-        "producer_epoch": question.producer_epoch,
+    common: Any = {
+        "topics": topics,
         "coordinator_epoch": question.coordinator_epoch,
         "transaction_version": question.version,
     }
-    return markers.WritableTxnMarker(transaction_result=question.commits, topics=topics, **values)
+    producers: list[Any] = [(question.producer_id, question.producer_epoch, question.commits)]
+    producers += [
+        (each.producer_id, each.producer_epoch, each.part is Participation.WINS) for each in question.participants
+    ]
+    return [
+        markers.WritableTxnMarker(producer_id=producer_id, producer_epoch=epoch, transaction_result=commits, **common)
+        for producer_id, epoch, commits in producers
+    ]
 
 
 def _answered(parts: list[tuple[_Markers, list[TopicPartition]]], reply: Any, error: Exception | None) -> None:
-    """A leader has answered, about each transaction in the order of the request, or failed."""
-    results = reply.markers if error is None else ()
-    for index, (part, partitions) in enumerate(parts):
-        found = {}
-        if index < len(results):
-            found = {
+    """A leader has answered, about each marker in the order of the request, or failed."""
+    results = iter(reply.markers if error is None else ())
+    for part, partitions in parts:
+        found: dict[TopicPartition, tuple[int, ...]] = dict.fromkeys(partitions, ())
+        for _ in range(1 + len(part.question.participants)):
+            result = next(results, None)
+            told = {
                 TopicPartition(topic.name, each.partition_index): each.error_code.value
-                for topic in results[index].topics
+                for topic in (result.topics if result is not None else ())
                 for each in topic.partitions
             }
-        part.answered({each: found.get(each, NETWORK_EXCEPTION) for each in partitions})
+            for partition in partitions:
+                found[partition] += (told.get(partition, NETWORK_EXCEPTION),)
+        part.answered(found)

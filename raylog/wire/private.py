@@ -40,6 +40,9 @@ RETIRE_HOST: Final = 20_016
 OPEN_DOOR: Final = 20_017
 SET_STATIC_CONFIGS: Final = 20_018
 PLAN_CONTROLLERS: Final = 20_019
+JOIN_TRANSACTION: Final = 20_020
+KEEP_TRANSACTION: Final = 20_021
+END_SHARED_TRANSACTION: Final = 20_022
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}

@@ -64,16 +64,18 @@ NO_HEADERS: Sequence[Header] = ()
 
 
 class ProducerCore:
-    """Made by ``open`` in the loop that it will live in."""
+    """Made in the loop that it will live in. ``is_participant``: of a transaction that somebody else
+    begins and ends.
+    """
 
-    def __init__(self, address: ClusterAddress, config: ProducerConfig) -> None:
+    def __init__(self, address: ClusterAddress, config: ProducerConfig, *, is_participant: bool = False) -> None:
         self.config = config
         self.address = address
         self.loop = asyncio.get_running_loop()
         self.clock = clock_of(self.loop)
         self.accumulator = Accumulator(config, self.clock.monotonic_s)
         self.memory = BufferMemory(config.buffer_memory)
-        link = ClusterLink(address, config)
+        self.link = link = ClusterLink(address, config)
         self.connections, self.controller, self.metadata = link.connections, link.controller, link.metadata
         self.transactions: ProducerTransactions | None = None
         self.transaction_calls: TransactionCalls | None = None
@@ -89,7 +91,7 @@ class ProducerCore:
             self.controller,
             self.transactions,
         )
-        if self.transactions is not None:
+        if self.transactions is not None and not is_participant:
             self.transaction_calls = TransactionCalls(config, link, self.accumulator, self.sender, self.transactions)
         self.partitioner = partitioner_of(config, self.accumulator.queued)
         self.interceptors = InterceptorChain(config.interceptor_classes)
