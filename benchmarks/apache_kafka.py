@@ -93,6 +93,14 @@ def streams_libs(version: str = VERSION) -> Path:
     return _fetched(f"apache-kafka-streams-{version}", [streams, binding], {file: _LOGGING_FILES[file]})
 
 
+def connect_libs(version: str = VERSION) -> Path:
+    """The folder of the jars of Kafka Connect, with its connector of files and MirrorMaker 2, fetched on first use (about 60 MB)."""
+    binding, file, _ = _LOGGING[version]
+    names = "connect-runtime", "connect-file", "connect-json", "connect-mirror"
+    jars = [("org.apache.kafka", name, version) for name in names]
+    return _fetched(f"apache-kafka-connect-{version}", [*jars, binding], {file: _LOGGING_FILES[file]})
+
+
 def _fetched(name: str, jars: Sequence[tuple[str, str, str]], files: Mapping[str, str]) -> Path:
     """The folder of that name, with those jars, what they depend on, and the files."""
     folder = _CACHE / name
