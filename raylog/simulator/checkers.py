@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from raylog.log.log import Log
 from raylog.records.batch import SEQUENCE_MASK, BatchView, batches
 from raylog.records.codec import light_records
-from raylog.records.corrupt import CorruptBatch
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.simulator import answer_checks, damaged_logs, offset_checks
 from raylog.simulator.keyed_values import is_tombstone, key_of
 from raylog.types import TopicIdPartition
@@ -73,7 +73,7 @@ def contents(view: BatchView) -> dict[int, Content]:
     """By offset."""
     try:
         return {record.offset: (record.key, record.value, record.timestamp) for record in light_records(view)}
-    except CorruptBatch as error:
+    except (CorruptBatch, UnsupportedMagic) as error:
         raise Violation(f"a log holds a batch that nobody can read, at {view.base_offset}: {error}") from error
 
 
@@ -88,7 +88,7 @@ def read_batches(log: Log, start: int, end: int) -> list[BatchView]:
     while start < end:
         try:
             views = list(batches(log.read(start, 1 << 20, end_offset=end).records))
-        except CorruptBatch:
+        except (CorruptBatch, UnsupportedMagic):
             if not damaged_logs.was_corrupted(log):
                 raise
             start += 1  # what lies behind it is looked at all the same

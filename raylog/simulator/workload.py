@@ -35,7 +35,7 @@ from raylog.metadata.requests import (
 from raylog.records.batch import SEQUENCE_MASK, BatchView, batches
 from raylog.records.codec import encode, encode_values
 from raylog.records.compression import Compression
-from raylog.records.corrupt import CorruptBatch
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.events import (
     DeleteRecordsPartition,
     DeleteRecordsReceived,
@@ -494,7 +494,7 @@ class SimulatedConsumer(Client):
         elif len(result.records):
             try:
                 views = list(takewhile(BatchView.has_valid_crc, batches(result.records)))
-            except CorruptBatch as error:
+            except (CorruptBatch, UnsupportedMagic) as error:
                 raise Violation(f"{self.name} was sent damaged records: {error}") from None
             if not views:
                 raise Violation(f"{self.name} was sent damaged records at offset {self.offset}")
