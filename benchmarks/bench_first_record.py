@@ -1,9 +1,9 @@
 """From an empty environment to the first acknowledged record: a client of a cluster, the broker in a test's process, a cluster.
 
-Each round makes a new environment with pip, installs raylog from a wheel of this checkout, and runs a program that has one record
-acknowledged and, but for the client, reads it back. *Warm* means that pip's cache has the packages, as on a machine that has installed
-them before; *cold*, measured once, that it is empty, so it is the network's figure as much as raylog's. Making the environment is not
-counted, since who has a Python has made it already.
+Each round makes a new environment, installs raylog from a wheel of this checkout with pip (the one that came with Python) or uv, and
+runs a program that has one record acknowledged and, but for the client, reads it back. *Warm* means that the installer's cache has the
+packages, as on a machine that has installed them before; *cold*, measured once, that it is empty, so it is the network's figure as much
+as raylog's. Making the environment is not counted, since who has a Python has made it already.
 
 The client installs plain ``raylog`` and reaches a running cluster by the listener of a broker. The broker installs the same. The cluster
 installs ``raylog[ray]``; its program starts Ray.
@@ -54,10 +54,14 @@ with raylog.init("data") as cluster:
 IMPORT = "import time; started = time.perf_counter(); import raylog; print(time.perf_counter() - started)"
 
 
-class Newcomer:
-    """Somebody with an empty environment. ``package`` is what pip installs, of the wheel."""
+INSTALLERS = "pip", "uv"
 
-    def __init__(self, wheel: Path, extra: str, program: str, folder: Path) -> None:
+
+class Newcomer:
+    """Somebody with an empty environment, who installs the wheel with an extra."""
+
+    def __init__(self, installer: str, wheel: Path, extra: str, program: str, folder: Path) -> None:
+        self._installer = installer
         self._package = f"{wheel}[{extra}]" if extra else str(wheel)
         self._program = program
         self._folder = folder
@@ -66,25 +70,15 @@ class Newcomer:
         self.import_ms = 0.0
 
     def seconds(self, cache: Path) -> float:
-        """From the start of pip to the end of the program."""
+        """From the start of the installer to the end of the program."""
         with tempfile.TemporaryDirectory(dir=self._folder) as home:
             environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "RAY"))}
-            environment |= {"PIP_CACHE_DIR": str(cache), "RAY_TMPDIR": home}
+            environment |= {"PIP_CACHE_DIR": str(cache), "UV_CACHE_DIR": str(cache), "RAY_TMPDIR": home}
             run(sys.executable, "-m", "venv", f"{home}/env", cwd=home, env=environment)
             python = f"{home}/env/bin/python"
             empty_bytes = disk_bytes(Path(home))
             started = time.perf_counter()
-            run(
-                python,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                *self._constraints(),
-                self._package,
-                cwd=home,
-                env=environment,
-            )
+            run(*self._install(python), cwd=home, env=environment)
             self.installs.append(time.perf_counter() - started)
             run(python, "-c", self._program, cwd=home, env=environment)
             took = time.perf_counter() - started
@@ -92,8 +86,11 @@ class Newcomer:
             self.import_ms = float(run(python, "-c", IMPORT, cwd=home, env=environment)) * 1000
         return took
 
-    def _constraints(self) -> tuple[str, ...]:
-        return "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")
+    def _install(self, python: str) -> tuple[str, ...]:
+        what = "-c", str(ROOT / "constraints.txt"), self._package
+        if self._installer == "uv":
+            return str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--python", python, *what
+        return python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what
 
 
 def run(*command: str, cwd: str | Path, env: dict[str, str] | None = None) -> str:
@@ -116,25 +113,28 @@ def main() -> int:
         (wheel,) = folder.glob("*.whl")
         running.create_topic("first")
         bootstrap = running.cluster.bootstrap_servers()
-        newcomers = {
-            "client of a cluster": Newcomer(wheel, "", CLIENT.format(bootstrap=bootstrap), folder),
-            "test broker": Newcomer(wheel, "", BROKER, folder),
-            "cluster": Newcomer(wheel, "ray", CLUSTER, folder),
+        programs = {
+            "client of a cluster": ("", CLIENT.format(bootstrap=bootstrap)),
+            "test broker": ("", BROKER),
+            "cluster": ("ray", CLUSTER),
         }
-        for name, newcomer in newcomers.items():
-            cache = folder / f"cache-{name.split()[0]}"
-            bench.record("cold cache, once", name, [newcomer.seconds(cache)], unit="s")
-            newcomer.installs.clear()
-            rounds = [newcomer.seconds(cache) for _ in range(1 if options.quick else ROUNDS)]
-            warm = bench.record("warm cache", name, rounds, unit="s")
-            bench.record("of that, pip", name, newcomer.installs, unit="s")
-            bench.record("size on the disk", name, [newcomer.size_mb], unit="MB")
-            bench.record("import raylog", name, [newcomer.import_ms], unit="ms")
-            if name != "cluster":
-                bench.target(f"{name}: seconds, warm", warm.median, at_most=WARM_S_MAX)
-        plain = newcomers["test broker"]
-        bench.target("pip install raylog, with all dependencies: MB", plain.size_mb, at_most=SIZE_MB_MAX)
-        bench.target("import raylog: ms", plain.import_ms, at_most=IMPORT_MS_MAX)
+        for installer in INSTALLERS:
+            for what, (extra, program) in programs.items():
+                name = f"{what}, {installer}"
+                newcomer = Newcomer(installer, wheel, extra, program, folder)
+                cache = folder / f"cache-{what.split()[0]}-{installer}"
+                bench.record("cold cache, once", name, [newcomer.seconds(cache)], unit="s")
+                newcomer.installs.clear()
+                rounds = [newcomer.seconds(cache) for _ in range(1 if options.quick else ROUNDS)]
+                warm = bench.record("warm cache", name, rounds, unit="s")
+                bench.record("of that, the installer", name, newcomer.installs, unit="s")
+                bench.record("size on the disk", name, [newcomer.size_mb], unit="MB")
+                bench.record("import raylog", name, [newcomer.import_ms], unit="ms")
+                if what != "cluster":
+                    bench.target(f"{name}: seconds, warm", warm.median, at_most=WARM_S_MAX)
+                if name == "test broker, pip":
+                    bench.target("pip install raylog, with all dependencies: MB", newcomer.size_mb, at_most=SIZE_MB_MAX)
+                    bench.target("import raylog: ms", newcomer.import_ms, at_most=IMPORT_MS_MAX)
     return bench.finish()
 
 
