@@ -5,12 +5,13 @@ tool.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from raylog.cli.log_files import EPOCHS_FILE, SUFFIXES, as_offsets, entries_of, is_dumpable, text
+from raylog.cli.log_files import EPOCHS_FILE, SUFFIXES, Entry, as_offsets, as_transaction, entries_of, is_dumpable, text
 from raylog.cli.metadata_files import is_metadata
 from raylog.cli.output import AsJson, print_json, print_text
 from raylog.errors import ConfigError, DiskError
@@ -43,7 +44,10 @@ def dump_log(
     ] = False,
     transaction_log_decoder: Annotated[
         bool,
-        typer.Option("--transaction-log-decoder", help="Refused: records of __transaction_state are not printed yet."),
+        typer.Option(
+            "--transaction-log-decoder",
+            help="Print keys and values of __transaction_state as JSON: transactional ids and their transactions.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -53,31 +57,38 @@ def dump_log(
     Works on files of raylog and of Apache Kafka, without a cluster. Exits with 1 if a file is
     damaged.
     """
-    if transaction_log_decoder:
-        raise ConfigError("--transaction-log-decoder: records of __transaction_state are not printed yet")
-    if offsets_decoder and cluster_metadata_decoder:
-        raise typer.BadParameter("give one of --offsets-decoder and --cluster-metadata-decoder")
+    if offsets_decoder + cluster_metadata_decoder + transaction_log_decoder > 1:
+        raise typer.BadParameter(
+            "give one of --offsets-decoder, --transaction-log-decoder and --cluster-metadata-decoder"
+        )
     damaged = False
     files = _files(paths)
     if cluster_metadata_decoder and (others := [path for path in files if not is_metadata(path)]):
         raise ConfigError(
             f"--cluster-metadata-decoder: {others[0]} is no file of a controller of raylog's; those are in {METADATA_TOPIC}-0"
         )
+    read = as_offsets if offsets_decoder else as_transaction if transaction_log_decoder else None
     for path in files:
-        data = _content(path)
-        if not as_json:
-            print_text(f"Dumping {path}")
-            if path.suffix == ".log" and path.stem.isdecimal():
-                print_text(f"Log starting offset: {int(path.stem)}")
-        read = as_offsets if offsets_decoder else None
-        for entry in entries_of(path, data, deep=deep, contents=contents or offsets_decoder, read=read):
-            damaged = damaged or "fault" in entry
-            if as_json:
-                print_json({"file": str(path)} | entry)
-            else:
-                print_text(text(entry))
+        entries = entries_of(path, _content(path), deep=deep, contents=contents or read is not None, read=read)
+        damaged = _printed(path, entries, as_json=as_json) or damaged
     if damaged:
         raise typer.Exit(1)
+
+
+def _printed(path: Path, entries: Iterable[Entry], *, as_json: bool) -> bool:
+    """Print a file's entries. Whether one of them is damaged."""
+    damaged = False
+    if not as_json:
+        print_text(f"Dumping {path}")
+        if path.suffix == ".log" and path.stem.isdecimal():
+            print_text(f"Log starting offset: {int(path.stem)}")
+    for entry in entries:
+        damaged = damaged or "fault" in entry
+        if as_json:
+            print_json({"file": str(path)} | entry)
+        else:
+            print_text(text(entry))
+    return damaged
 
 
 def _files(paths: list[Path]) -> list[Path]:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from raylog.cli import offsets_records, transaction_records
 from raylog.cli.metadata_files import is_metadata, metadata_entries
-from raylog.cli.offsets_records import documents_of
 from raylog.cli.output import text_or_base64
 from raylog.errors import KafkaError
 from raylog.log.offset_index import ENTRY as OFFSET_ENTRY
@@ -246,7 +246,13 @@ def _as_text(offset: int, key: bytes | None, value: bytes | None) -> Entry:
 
 def as_offsets(offset: int, key: bytes | None, value: bytes | None) -> Entry:
     """A record of ``__consumer_offsets``, for ``entries_of``."""
-    shown_key, payload = documents_of(offset, key, value)
+    shown_key, payload = offsets_records.documents_of(offset, key, value)
+    return {"key": shown_key, "payload": payload}
+
+
+def as_transaction(offset: int, key: bytes | None, value: bytes | None) -> Entry:
+    """A record of ``__transaction_state``, for ``entries_of``."""
+    shown_key, payload = transaction_records.documents_of(offset, key, value)
     return {"key": shown_key, "payload": payload}
 
 
