@@ -31,6 +31,7 @@ from kio.schema.errors import ErrorCode
 from raylog.errors import ConfigError
 from raylog.kafka import table
 from raylog.kafka.chain import Close, Delay, Refuse, Verdict
+from raylog.wire import private
 from raylog.wire.request import Request
 from raylog.wire.server import Server
 
@@ -171,8 +172,12 @@ class RequestFaults:
 
 
 def name_of(key: int) -> str:
-    """An API's name as Kafka writes it."""
-    return table.BY_KEY[key].name
+    """An API's name as Kafka writes it; of raylog's own APIs that of the request, as docs/wire.md
+    has it, without "Request".
+    """
+    if key in table.BY_KEY:
+        return table.BY_KEY[key].name
+    return (private.name_of(key) or str(key)).removesuffix("Request")
 
 
 def error_code(code: str | int) -> ErrorCode:
