@@ -541,6 +541,16 @@ def name_of(api_key: int) -> str | None:
     return None if cls is None else cls.__name__
 
 
+def refusal(api_key: int, error: RaylogError) -> Any:
+    """The reply that refuses a request: the API's own, if it has an ``error_code``, else a
+    ``Refusal``.
+    """
+    reply = _replies.get(api_key)
+    if reply is not None and "error_code" in reply.__annotations__:
+        return reply(error_code=int(code_of(error)))
+    return Refusal.of(error)
+
+
 def encode(message: Any) -> bytes:
     """The body of a request or reply."""
     return values.pack(message)

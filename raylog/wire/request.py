@@ -136,7 +136,7 @@ class Request:
     def refuse(self, error: RaylogError) -> None:
         """Answers a private API by an error."""
         assert self.api_key >= private.FIRST_API_KEY, "Kafka's APIs carry errors in fields of their own"
-        self.reply(private.Refusal.of(error))
+        self.reply(private.refusal(self.api_key, error))
 
     def replace_reply(self, callback: Callable[[], None]) -> None:
         """When the answer is there, it is dropped and ``callback`` called in its place."""
