@@ -96,7 +96,7 @@ class TopicSink(Datasink):  # type: ignore[type-arg]  # not generic in each Ray
                     checked_columns(table.schema, self._topic)
                     yield table
 
-        return send_tables(self._address, tables(), self._topic, self._config)
+        return send_tables(self._address, tables(), self._topic, self._config).records
 
     def on_write_complete(self, write_result: Any) -> None:
         counts = rows_written(write_result)

@@ -9,8 +9,9 @@ A task keeps few encoded bytes unacknowledged, ``IN_FLIGHT_BYTES`` unless ``buff
 enough for a link of 10 Gbit/s, and small enough to stay in the processor's cache until they are
 sent.
 
-At least once: ``send_tables`` returns when every record is acknowledged; running it again writes
-them again.
+``send_tables`` returns when every record is acknowledged; running it again writes them again. With
+the ticket of a transaction (``raylog.client.transactions.shared``) they are a participant's, and are
+read if its owner names the participant.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from __future__ import annotations
 import difflib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import closing
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from kio.schema.errors import ErrorCode
 
 from raylog.client.config import ProducerConfig
 from raylog.client.links.address import ClusterAddress
@@ -30,9 +33,11 @@ from raylog.client.partitioners import partitioner_of
 from raylog.client.producer.deliveries import BatchDelivery
 from raylog.client.serializers import serializer_of
 from raylog.client.sync import AdminClient, Producer
-from raylog.errors import ConfigError
+from raylog.client.transactions.shared import ParticipantProducer, TransactionTicket
+from raylog.errors import ConfigError, RaylogError, error_for
 from raylog.ranges.given_values import unknown
 from raylog.ranges.topics import checked_name
+from raylog.transactions.participants import PARTICIPANTS_MAX
 from raylog.types import TopicPartition
 
 ROW_COLUMNS = ("key", "value", "headers", "partition", "timestamp", "topic")
@@ -122,24 +127,62 @@ def checked_target(address: ClusterAddress, topic: str | None) -> None:
             admin.close()
 
 
-def send_tables(address: ClusterAddress, tables: Iterable[Any], topic: str | None, config: Mapping[str, Any]) -> int:
-    """Write the rows of these tables or record batches, wait for all acknowledgements, and return
-    their number.
+class SentRows(NamedTuple):
+    """What a task has sent. ``producer_id``: the participant's; None without a ticket or records."""
+
+    records: int
+    producer_id: int | None = None
+
+
+def send_tables(
+    address: ClusterAddress,
+    tables: Iterable[Any],
+    topic: str | None,
+    config: Mapping[str, Any],
+    ticket: TransactionTicket | None = None,
+) -> SentRows:
+    """Write the rows of these tables or record batches, and wait for all acknowledgements. With a
+    ticket the first of them joins the transaction.
     """
     unsettled: deque[BatchDelivery] = deque()
     count = 0
-    in_flight_bytes = max(IN_FLIGHT_BYTES, 8 * ProducerConfig.parse(config).batch_size)
-    with Producer(address, {"buffer.memory": in_flight_bytes}, **config) as producer:
+    with closing(_producer(address, config, ticket)) as producer:
         for table in tables:
             for name, rows in _by_topic(_table_of(table), topic):
                 for part in _by_placing(rows):
+                    if not count:
+                        _join(producer)
                     unsettled.append(_sent(producer, name, part))
                     count += part.num_rows
                     while len(unsettled) > _UNSETTLED_MAX:
                         unsettled.popleft().result()
         for delivery in unsettled:
             delivery.result()
-    return count
+        return SentRows(count, producer.finish() if count and isinstance(producer, ParticipantProducer) else None)
+
+
+def _producer(address: ClusterAddress, config: Mapping[str, Any], ticket: TransactionTicket | None) -> Producer:
+    in_flight_bytes = max(IN_FLIGHT_BYTES, 8 * ProducerConfig.parse(config).batch_size)
+    defaults = {"buffer.memory": in_flight_bytes}
+    if ticket is None:
+        return Producer(address, defaults, **config)
+    return ParticipantProducer(ticket, address, defaults, **config)
+
+
+def _join(producer: Producer) -> None:
+    """Join the transaction, if there is one, now."""
+    if not isinstance(producer, ParticipantProducer):
+        return
+    try:
+        assert producer.producer_id >= 0
+    except RaylogError as error:
+        if error.code is not ErrorCode.policy_violation:
+            raise
+        raise error_for(
+            error.code,
+            f"more than {PARTICIPANTS_MAX:,} attempts at tasks write in one transaction: write with fewer tasks "
+            "(coalesce or repartition the rows), or at least once, with exactly_once=False",
+        ) from None
 
 
 def _sent(producer: Producer, topic: str, rows: Any) -> BatchDelivery:

@@ -34,11 +34,11 @@ class WriteTasks:
         attempt, task = (context.attemptNumber(), context.partitionId()) if context is not None else (0, 0)
         try:
             with nullcontext(lambda: None) if self.turn is None else self.turn.taken(task) as check:
-                count = send_tables(self.address, _checked(batches, check), self.topic, self.config)
+                sent = send_tables(self.address, _checked(batches, check), self.topic, self.config)
         finally:
             make_lasting()
         yield pa.RecordBatch.from_arrays(
-            [pa.array([attempt], pa.int32()), pa.array([count], pa.int64())], ["attempt", "records"]
+            [pa.array([attempt], pa.int32()), pa.array([sent.records], pa.int64())], ["attempt", "records"]
         )
 
 
