@@ -146,6 +146,30 @@ def test_an_owner_that_lives_outlasts_its_timeout(running: InProcessCluster, top
     assert read(running.address, topic, 2) == [b"slow", b"slow"]
 
 
+def test_what_was_committed_is_there_for_readers_when_it_has_settled(
+    running: InProcessCluster, topic: str, name: str
+) -> None:
+    with SharedTransactions(running.address, name) as transactions, AdminClient(running.address) as admin:
+        for number in range(20):
+            transactions.commit([attempt(transactions.begin(), running.address, topic, b"one")], f"batch {number}")
+            transactions.settle()
+            (found,) = admin.describe_transactions([name]).values()
+            assert found.state in ("CompleteCommit", "Empty"), number
+        assert transactions.label == "batch 19"
+
+
+def test_an_owner_that_was_fenced_does_not_take_the_id_back_when_it_settles(
+    running: InProcessCluster, topic: str, name: str
+) -> None:
+    with SharedTransactions(running.address, name) as first:
+        first.commit([attempt(first.begin(), running.address, topic, b"first")], "batch 1")
+        with SharedTransactions(running.address, name) as second:
+            with pytest.raises(FencedError, match="another owner has taken the id over"):
+                first.settle()
+            second.commit([attempt(second.begin(), running.address, topic, b"second")], "batch 2")
+            second.settle()
+
+
 def test_misuse_is_named(address: ClusterAddress, topic: str, name: str) -> None:
     with SharedTransactions(address, name) as transactions:
         with pytest.raises(TransactionStateError, match="no transaction under way"):

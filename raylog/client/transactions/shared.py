@@ -73,9 +73,7 @@ class AsyncSharedTransactions:
 
     async def open(self) -> None:
         """Take the id over: the owner before is fenced, and what it had under way is aborted."""
-        request = requests.init_transactional_id(self._id, self._config.transaction_timeout_ms, -1, -1)
-        reply = await self._ask(request, "initialising")
-        self._identity = ProducerIdentity(int(reply.producer_id), int(reply.producer_epoch))
+        await self._initialise(-1, -1, "initialising")
         self.label = str((await self._ask(self._keep_request(), "reading the label")).label)
 
     def begin(self) -> TransactionTicket:
@@ -90,6 +88,11 @@ class AsyncSharedTransactions:
         """Commit what these producers wrote, abort the rest, and keep the label."""
         await self._end(committed=True, winners=tuple(winners), label=label)
         self.label = label or self.label
+
+    async def settle(self) -> None:
+        """Wait until readers see how the last transaction ended: all its markers are written."""
+        mine = self._mine()
+        await self._initialise(mine.producer_id, mine.epoch, "waiting for the markers")
 
     async def abort(self) -> None:
         """Abort what is under way, if anything is."""
@@ -107,6 +110,12 @@ class AsyncSharedTransactions:
         await self._link.close()
 
     # -------------------------------------------------------------- inside
+
+    async def _initialise(self, producer_id: int, epoch: int, what: str) -> None:
+        """Go on from an epoch, once the transaction before has its markers. −1: from any."""
+        request = requests.init_transactional_id(self._id, self._config.transaction_timeout_ms, producer_id, epoch)
+        reply = await self._ask(request, what)
+        self._identity = ProducerIdentity(int(reply.producer_id), int(reply.producer_epoch))
 
     def _mine(self) -> ProducerIdentity:
         if self._identity is None:
@@ -178,6 +187,10 @@ class SharedTransactions:
         whether it was committed, which the next owner's ``label`` tells.
         """
         self._run(self._core.commit(winners, label))
+
+    def settle(self) -> None:
+        """Wait until readers see how the last transaction ended, for up to ``max.block.ms``."""
+        self._run(self._core.settle())
 
     def abort(self) -> None:
         """Abort what is under way, if anything is."""
