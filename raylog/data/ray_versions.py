@@ -13,7 +13,9 @@ from inspect import signature
 from typing import Any
 
 from ray.data.block import BlockMetadata
-from ray.data.datasource import Datasource, ReadTask
+from ray.data.datasource import Datasource, ReadTask, datasink
+
+from raylog.ranges.sending import SentRows
 
 
 def wanted_columns(source: Datasource) -> Iterable[str] | None:
@@ -49,11 +51,20 @@ def read_task(
     return task
 
 
-def rows_written(write_result: Any) -> list[int]:
-    """The rows of each write task, from what ``on_write_complete`` is given.
+def hands_over_results() -> bool:
+    """Whether this Ray gives ``on_write_complete`` what each task returned. 2.40 does not."""
+    known: Any = getattr(datasink, "WriteResult", None)
+    return known is None or "write_returns" in {each.name for each in fields(known)}
+
+
+def sent_by_tasks(write_result: Any) -> list[SentRows]:
+    """What each write task sent, from what ``on_write_complete`` is given.
 
     Most releases give what each task returned. 2.40 gives a DataFrame with Ray's own
     count of each.
     """
     tasks = getattr(write_result, "write_returns", write_result)
-    return [int(each["write_result"].iloc[0].num_rows) if hasattr(each, "iloc") else int(each) for each in tasks]
+    return [
+        SentRows(int(each["write_result"].iloc[0].num_rows)) if hasattr(each, "iloc") else SentRows(*each)
+        for each in tasks
+    ]

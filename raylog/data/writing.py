@@ -1,9 +1,19 @@
 """Ray Datasets as records of topics: each write task sends its blocks with a producer of raylog's
-own, at least once.
+own.
+
+Exactly once: all tasks write in one transaction, which the driver begins before Ray Data runs
+anything, and commits after all tasks have succeeded (``raylog.client.transactions.shared``). Each
+attempt at a task writes as a participant of its own, and returns which one it was. Ray Data hands
+over what one attempt at each task returned; these participants are committed, and all that other
+attempts wrote is aborted. If the write fails, or its driver dies, everything is.
+
+The sink goes to the tasks with the transaction's ticket. Its owner stays in ``write_topic``.
 """
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,18 +23,28 @@ from ray.data.block import BlockAccessor
 from ray.data.datasource import Datasink
 
 from raylog.client.links.address import ClusterAddress
-from raylog.data.ray_versions import rows_written
-from raylog.errors import ConfigError
+from raylog.client.transactions.shared import SharedTransactions, TransactionTicket
+from raylog.data.ray_versions import hands_over_results, sent_by_tasks
+from raylog.errors import ConfigError, RaylogError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, check_default_ray
 from raylog.ranges.addresses import address_of
-from raylog.ranges.given_values import COUNT_MAX, count, seconds
-from raylog.ranges.sending import checked_columns, checked_config, checked_target, send_tables
+from raylog.ranges.given_values import COUNT_MAX, count, flag, seconds
+from raylog.ranges.sending import (
+    SentRows,
+    checked_columns,
+    checked_config,
+    checked_target,
+    checked_transactions,
+    send_tables,
+)
+
+logger = logging.getLogger("raylog.data")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicWriteSummary:
-    """``records`` of the tasks that counted; what failed attempts had sent is in the topics
-    besides.
+    """``records`` of the tasks' attempts that counted. What other attempts had sent is aborted; with
+    ``exactly_once=False`` it is in the topics besides.
     """
 
     records: int
@@ -37,10 +57,15 @@ def write_topic(
     *,
     cluster: Any = None,
     concurrency: int | None = None,
+    exactly_once: bool = True,
     timeout_s: float = CONNECT_TIMEOUT_S,
     **producer_config: Any,
 ) -> TopicWriteSummary:
-    """Write the rows of a Dataset, at least once, and wait until they are acknowledged.
+    """Write the rows of a Dataset in one transaction, and wait until readers see them.
+
+    Readers with ``isolation_level="read_committed"`` (``read_topic(read_committed=True)``) get every
+    row once, or none if the write failed. With ``exactly_once=False`` rows are written at least
+    once, and readers get them at once.
 
     Columns: ``value``; and, if there are such, ``key``, ``headers``, ``partition``, ``timestamp``,
     and ``topic`` where none is named. ``producer_config``: Kafka's options of a producer;
@@ -51,32 +76,60 @@ def write_topic(
     RayError for a Ray that doesn't answer, ConfigError for unknown options and
     UnknownTopicOrPartitionError for a topic that is not there, before anything is written; columns
     that do not fit are a ConfigError of the first task that meets them, or before, where Ray knows
-    the schema.
+    the schema; ClientTimeoutError if nobody knows whether the transaction was committed.
     """
     if not isinstance(ds, Dataset):
         raise ConfigError(
             f"ds is a {type(ds).__module__}.{type(ds).__qualname__}: write_topic takes a Dataset of Ray Data"
         )
-    checked_config(producer_config, "cluster", "concurrency", "timeout_s")
+    checked_config(producer_config, "cluster", "concurrency", "exactly_once", "timeout_s")
+    exactly_once = flag("exactly_once", exactly_once)
+    checked_transactions(producer_config, exactly_once=exactly_once)
+    if exactly_once and not hands_over_results():
+        raise ConfigError(
+            "this release of Ray Data does not hand over what write tasks return, so nobody knows which attempts at "
+            "them count: give exactly_once=False to write at least once, or use Ray 2.44 or later"
+        )
     timeout_s = seconds("timeout_s", timeout_s)
     if concurrency is not None:
         concurrency = count("concurrency", concurrency, COUNT_MAX)
     address = address_of(cluster, timeout_s)
     check_default_ray(timeout_s)
     checked_target(address, topic)
-    sink = TopicSink(address, topic, producer_config)
-    ds.write_datasink(sink, concurrency=concurrency)
+    if not exactly_once:
+        sink = TopicSink(address, topic, producer_config)
+        ds.write_datasink(sink, concurrency=concurrency)
+        return sink.summary
+    with SharedTransactions(address, f"raylog-write-{uuid.uuid4()}", producer_config) as transactions:
+        sink = TopicSink(address, topic, producer_config, transactions.begin())
+        ds.write_datasink(sink, concurrency=concurrency)
+        transactions.commit(sink.winners)
+        try:
+            transactions.settle()
+        except RaylogError as error:
+            logger.warning("the write to %s is committed, and readers may not see it yet: %s", topic, error)
     return sink.summary
 
 
 class TopicSink(Datasink):  # type: ignore[type-arg]  # not generic in each Ray
-    """The ``Datasink`` behind ``write_topic``; ``summary`` is there when the write is complete."""
+    """The ``Datasink`` behind ``write_topic``. When the write is complete, ``summary`` is there, and
+    ``winners``: the participants whose attempts counted, for the owner of the ticket to commit.
+    Without a ticket records are written at least once.
+    """
 
-    def __init__(self, address: ClusterAddress, topic: str | None, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        address: ClusterAddress,
+        topic: str | None,
+        config: Mapping[str, Any],
+        ticket: TransactionTicket | None = None,
+    ) -> None:
         self._address = address
         self._topic = topic
         self._config = dict(config)
+        self._ticket = ticket
         self.summary = TopicWriteSummary(0, 0)
+        self.winners: tuple[int, ...] = ()
 
     def get_name(self) -> str:
         return "Raylog"
@@ -86,8 +139,8 @@ class TopicSink(Datasink):  # type: ignore[type-arg]  # not generic in each Ray
         if schema is not None and hasattr(schema, "field"):
             checked_columns(schema, self._topic)
 
-    def write(self, blocks: Iterable[Any], ctx: Any) -> int:
-        """Send the blocks of one task; how many rows that were."""
+    def write(self, blocks: Iterable[Any], ctx: Any) -> SentRows:
+        """Send the blocks of one task: how many rows that were, and which participant sent them."""
 
         def tables() -> Iterable[Any]:
             for block in blocks:
@@ -96,8 +149,9 @@ class TopicSink(Datasink):  # type: ignore[type-arg]  # not generic in each Ray
                     checked_columns(table.schema, self._topic)
                     yield table
 
-        return send_tables(self._address, tables(), self._topic, self._config).records
+        return send_tables(self._address, tables(), self._topic, self._config, self._ticket)
 
     def on_write_complete(self, write_result: Any) -> None:
-        counts = rows_written(write_result)
-        self.summary = TopicWriteSummary(sum(counts), len(counts))
+        sent = sent_by_tasks(write_result)
+        self.summary = TopicWriteSummary(sum(each.records for each in sent), len(sent))
+        self.winners = tuple(each.producer_id for each in sent if each.producer_id is not None)

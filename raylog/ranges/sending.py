@@ -114,6 +114,20 @@ def checked_config(config: Mapping[str, Any], *arguments: str) -> None:
     partitioner_of(parsed, lambda topic: {})
 
 
+def checked_transactions(config: Mapping[str, Any], *, exactly_once: bool) -> None:
+    """ConfigError for producer options that do not go with a write's own transactions."""
+    if ProducerConfig.parse(config).transactional_id is not None:
+        raise ConfigError(
+            "a write chooses the transactional.id of its transactions itself: leave it out, or give exactly_once=False "
+            "to write without transactions"
+        )
+    if exactly_once:
+        try:
+            ProducerConfig.parse({**config, "transactional.id": "of-this-write"})
+        except ConfigError as error:
+            raise ConfigError(f"{error}; or give exactly_once=False to write at least once") from None
+
+
 def checked_target(address: ClusterAddress, topic: str | None) -> None:
     """UnknownTopicOrPartitionError for a missing topic, ConfigError or InvalidTopicError for an
     invalid name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -93,9 +94,32 @@ def test_a_write_is_told_which_option_was_misspelt(monkeypatch: pytest.MonkeyPat
         ({"concurrency": 0}, "concurrency=0: give at least 1"),
         ({"compresion_type": "lz4"}, r"did you mean 'compression\.type'"),
         ({"partitioner_class": "nothing"}, r"partitioner\.class"),
+        ({"exactly_once": "perhaps"}, "exactly_once='perhaps': give true or false"),
+        ({"exactly_onec": False}, "unknown option 'exactly_onec': did you mean 'exactly_once'"),
+        ({"transactional_id": "mine"}, r"chooses the transactional\.id of its transactions itself"),
+        ({"transactional_id": "mine", "exactly_once": False}, r"transactional\.id .* leave it out"),
+        ({"acks": 1}, "needs acks=all, not acks=1; or give exactly_once=False"),
     ):
         with pytest.raises(ConfigError, match=message):
             raylog.data.write_topic(object(), "t", **{"cluster": NO_CLUSTER, **options})
+
+
+def test_a_ray_that_tells_nobody_which_attempts_count_writes_at_least_once_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ray.data.datasource import datasink
+
+    from raylog.data import writing
+
+    @dataclass
+    class WriteResult:  # Ray 2.40's
+        num_rows: int = 0
+        size_bytes: int = 0
+
+    monkeypatch.setattr(writing, "Dataset", object)
+    monkeypatch.setattr(datasink, "WriteResult", WriteResult)
+    with pytest.raises(ConfigError, match="give exactly_once=False to write at least once, or use Ray"):
+        raylog.data.write_topic(object(), "t", cluster=NO_CLUSTER)
 
 
 def test_a_checkpoint_is_looked_for_in_a_folder() -> None:

@@ -11,6 +11,7 @@ import ray.data
 import raylog
 import raylog.data
 from raylog.client.admin.admin import NewTopic
+from raylog.data.ray_versions import hands_over_results
 
 ROWS = 1_000
 
@@ -23,7 +24,7 @@ def main() -> None:
         with cluster.admin() as admin:
             admin.create_topics([NewTopic("rows", 2, 1)])
         rows = ray.data.from_items([{"key": b"%d" % (each % 50), "value": b"%d" % each} for each in range(ROWS)])
-        summary = raylog.data.write_topic(rows, "rows", cluster=cluster)
+        summary = raylog.data.write_topic(rows, "rows", cluster=cluster, exactly_once=hands_over_results())
         assert summary.records == ROWS, summary
         read = raylog.data.read_topic("rows", cluster=cluster, columns=["value"])
         values = sorted(int(row["value"]) for row in read.take_all())
