@@ -1,7 +1,8 @@
 """Hunts for mutations: how many seeds of the ordinary random run does it take until one patched into the machines is caught?
 
 Those of the groups' machines are hunted in the runs with groups, those of the
-clients and of the Broker in the runs with the production clients.
+clients and of the Broker in the runs with the production clients, those of the transactions'
+coordinator in worlds that have no cluster (``coordinator_worlds``).
 
 ``make mutations`` (``python tests/sim/hunts.py [--processes N] [NAME …]``) hunts for each through up to 200 seeds. Without
 names it hunts for all. What it finds it writes into ``mutations.md`` beside this file, hunt by hunt.
@@ -22,11 +23,14 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from broker_mutations import BROKER_MUTATIONS
 from client_mutations import CLIENT_MUTATIONS
 from clock_mutations import CLOCK_MUTATIONS
+from coordinator_mutations import COORDINATOR_MUTATIONS
+from coordinator_worlds import run_worlds
 from creation_mutations import CREATION_MUTATIONS
 from damage_mutations import DAMAGE_MUTATIONS
 from disk_mutations import DISK_MUTATIONS
@@ -61,6 +65,7 @@ ALL = {
     **SCALING_MUTATIONS,
     **PRODUCER_MUTATIONS,
     **TRANSACTION_MUTATIONS,
+    **COORDINATOR_MUTATIONS,
     **QUEUE_MUTATIONS,
     **SESSION_MUTATIONS,
     **DRIVER_MUTATIONS,
@@ -81,6 +86,8 @@ class Catch:
 
 
 def _run(seed: int, kind: str) -> SeedOutcome:
+    if kind == "coordinator":
+        return run_worlds(seed)
     return run_seed(seed, events=EVENTS, groups=kind == "groups", clients=kind == "clients")
 
 
@@ -93,6 +100,8 @@ def kind_of(name: str) -> str:
     """The runs that the mutation is hunted in."""
     if name in GROUP_MUTATIONS:
         return "groups"
+    if name in COORDINATOR_MUTATIONS:
+        return "coordinator"
     return "clients" if name in CLIENT_MUTATIONS or name in BROKER_MUTATIONS else "replicas"
 
 
@@ -157,6 +166,7 @@ def table(catches: Mapping[str, Catch]) -> str:
         "",
         f"Faults patched into the machines (`*_mutations.py`), and after how many seeds of {EVENTS} events the ordinary random",
         f"run of the simulator found them; hunted from seed {FIRST_SEED} on through {SEEDS_MAX} at most. Written by `make mutations`.",
+        "Those of `coordinator_mutations.py` are hunted in worlds without a cluster (`coordinator_worlds.py`).",
         "",
         "| mutation | seeds | what broke |",
         "|---|---:|---|",

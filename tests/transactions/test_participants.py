@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.coordination.events import OthersAnswered
 from raylog.transactions import participants, records
 from raylog.transactions.records import (
     Participant,
@@ -18,7 +15,6 @@ from raylog.transactions.records import (
     TransactionValue,
 )
 from raylog.transactions.requests import (
-    AddPartitions,
     EndTransaction,
     JoinTransaction,
     KeepTransaction,
@@ -26,13 +22,12 @@ from raylog.transactions.requests import (
     TransactionEnded,
     TransactionJoined,
     TransactionKept,
-    TransactionReply,
-    TransactionRequest,
     WriteMarkers,
 )
 from raylog.transactions.transaction import LAST_EPOCH
 from raylog.types import TopicPartition
-from tests.support.transaction_ends import ID, TIMEOUT_MS, TransactionEnds
+from tests.support.shared_jobs import SharedEnds, SharedJob
+from tests.support.transaction_ends import ID, TIMEOUT_MS
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 CONCURRENT = ErrorCode.concurrent_transactions
@@ -40,44 +35,6 @@ FENCED = ErrorCode.producer_fenced
 INVALID_STATE = ErrorCode.invalid_txn_state
 NO_SUCH_PRODUCER = ErrorCode.invalid_producer_id_mapping
 NOT_LEADER = ErrorCode.not_leader_or_follower
-
-
-class SharedEnds(TransactionEnds):
-    """With an owner: ``owner`` is its producer id and epoch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.owner = (-1, -1)
-        self.take_over()
-
-    def take_over(self) -> int:
-        found = self.init()
-        if not found.error:
-            self.owner = (found.producer_id, found.producer_epoch)
-        return found.error
-
-    def join(self) -> TransactionJoined:
-        found = self.reply(JoinTransaction(ID, *self.owner))
-        assert isinstance(found, TransactionJoined)
-        return found
-
-    def joined(self) -> tuple[int, int]:
-        found = self.join()
-        assert found.error == 0, found
-        return found.producer_id, found.producer_epoch
-
-    def keep(self) -> TransactionKept:
-        found = self.reply(KeepTransaction(ID, *self.owner))
-        assert isinstance(found, TransactionKept)
-        return found
-
-    def share(self, *winners: int, commits: bool = True, label: str = "") -> TransactionEnded:
-        """End the transaction. The owner goes on with what it is answered."""
-        found = self.reply(EndTransaction(ID, *self.owner, commits, 2, True, winners, label))
-        assert isinstance(found, TransactionEnded)
-        if not found.error:
-            self.owner = (found.producer_id, found.producer_epoch)
-        return found
 
 
 def marked(question: WriteMarkers) -> dict[int, tuple[int, bool]]:
@@ -275,126 +232,4 @@ def test_participants_and_label_survive_their_bytes() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_batch_is_committed_once_whoever_dies_between_any_two_steps(seed: int) -> None:
-    """A driver with tasks that are tried several times; it, the coordinator and the leaders fail wherever they can. What leaders hold
-    is that of one attempt at each task, for each batch in its turn."""
-    job = _Job(seed)
-    for _ in range(3_000):
-        job.step()
-        if job.batch == _Job.BATCHES:
-            break
-    job.heal()
-    written = [(batch, task) for batch, task, _ in job.committed]
-    assert written == sorted(written) and written == [(b, t) for b in range(_Job.BATCHES) for t in range(_Job.TASKS)]
-
-
-class _Job(SharedEnds):
-    """A driver that writes batches: ``batch`` is the one that it is at. Its checkpoint, ``done``, is behind the log whenever it dies
-    between the commit and the note."""
-
-    BATCHES, TASKS = 4, 3
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.open: dict[int, list[tuple[int, int, int]]] = {}  # what producers wrote, until their markers
-        self.committed: list[tuple[int, int, int]] = []
-        self.done = -1
-        super().__init__()
-        self.alive = False
-
-    @property
-    def batch(self) -> int:
-        return self.done + 1
-
-    def reply(self, request: TransactionRequest) -> TransactionReply:
-        """Leaders go on while the coordinator has it wait."""
-        token = self.ask(request)
-        while token not in self.replies:
-            self.leaders()
-            self.sleep(50)
-        return self.replies[token]
-
-    def strikes(self, chance: float = 0.06) -> bool:
-        return self.rng.random() < chance
-
-    def step(self) -> None:
-        if self.strikes(0.03):
-            self.failover()
-        self.leaders()
-        if not self.alive:
-            self.alive = self.take_over() == 0
-            self.sleep(self.rng.randrange(50))
-            return
-        kept = self.keep()
-        if kept.error:
-            self.alive = False
-        elif kept.label and int(kept.label) >= self.batch:
-            self.done = int(kept.label)
-        elif self.strikes():
-            self.alive = False  # the driver dies
-        else:
-            self.write_batch()
-
-    def write_batch(self) -> None:
-        winners = []
-        for task in range(self.TASKS):
-            while True:
-                if self.strikes():
-                    self.alive = False
-                    return
-                found = self.join()
-                if found.error:
-                    self.leaders()
-                    self.sleep(20)
-                    continue
-                attempt = found.producer_id, found.producer_epoch
-                wrote = self.write(*attempt, task)
-                if wrote and not self.strikes(0.2):
-                    winners.append(attempt[0])
-                    break
-                if not wrote and self.reply(KeepTransaction(ID, *self.owner)).error:  # type: ignore[union-attr]
-                    self.alive = False
-                    return
-        ended = self.share(*winners, label=str(self.batch))
-        if ended.error or self.strikes(0.3):  # it dies after the decision, before it has noted it
-            self.alive = False
-        else:
-            self.done = self.batch
-
-    def write(self, producer_id: int, epoch: int, task: int) -> bool:
-        """One attempt, which may be a zombie by the time at which the leader asks."""
-        partition = (T0, T1, U0)[self.rng.randrange(3)]
-        for _ in range(20):
-            answered = self.reply(AddPartitions(ID, producer_id, epoch, (partition,), 2))
-            error = answered.errors[0][1]  # type: ignore[union-attr]
-            if not error:
-                self.open.setdefault(producer_id, []).append((self.batch, task, epoch))
-                return True
-            if error != CONCURRENT:
-                return False
-            self.leaders()
-        return False
-
-    def leaders(self) -> None:
-        for number, question in list(self.questions.items()):
-            if not isinstance(question, WriteMarkers):
-                continue
-            if self.strikes(0.3):
-                del self.questions[number]
-                self.handle(
-                    OthersAnswered(number, MarkersWritten(tuple((each, NOT_LEADER) for each in question.partitions)))
-                )
-                self.sleep(100)
-                continue
-            for each in question.participants:
-                found = self.open.pop(each.producer_id, [])
-                assert all(epoch < each.producer_epoch for _, _, epoch in found)
-                if each.part is Participation.WINS:
-                    self.committed += found
-            self.write_markers()
-
-    def heal(self) -> None:
-        while any(isinstance(each, WriteMarkers) for each in self.questions.values()):
-            self.leaders()
-        batches = [batch for batch, _, _ in self.committed]
-        assert batches == sorted(batches), "a batch after a later one"
-        self.committed.sort(key=lambda each: each[:2])
+    SharedJob(seed).run()
