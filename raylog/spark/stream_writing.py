@@ -1,9 +1,13 @@
 """Writes streaming DataFrames as records of topics, batch by batch, as ``raylog.spark.write`` does.
 
-At least once, and in order: Spark repeats a batch that it has not committed, after a failure or a
-restart of the driver, with the same rows, and a fence (``write_fence``) keeps tasks of an earlier
-batch from writing after a later one. So the last record of a key is always from the last batch that
-has the key, and the topic read as a table is exact, under two conditions:
+Exactly once, and in order: each batch is one transaction, whatever is killed (``batch_commits``).
+
+At least once, and in order (``exactly_once=False``): Spark repeats a batch that it has not committed,
+after a failure or a restart of the driver, with the same rows, and a fence (``write_fence``) keeps
+tasks of an earlier batch from writing after a later one.
+
+Either way the last record of a key is from the last batch that has the key, and the topic read as a
+table is exact, under one condition, and one more if it is written at least once:
 
 - A batch has no key twice, like the result of an aggregation, or ``order_by`` decides which row of
   a key comes last: then all rows of a key go through one task, in that order.
@@ -29,14 +33,16 @@ from raylog.client.links.address import ClusterAddress
 from raylog.errors import ConfigError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
+from raylog.ranges.given_values import flag
 from raylog.ranges.ledger import made_folder
-from raylog.ranges.sending import checked_config, checked_target
+from raylog.ranges.sending import checked_config, checked_target, checked_transactions
+from raylog.spark.batch_commits import BatchCommits, run_without_writing
 from raylog.spark.checkpoint import has_begun
 from raylog.spark.installed import require_frame
 from raylog.spark.streaming import FOLDER
-from raylog.spark.write_fence import WriteFence
+from raylog.spark.write_fence import WriteFence, WriteTurn
 from raylog.spark.write_tasks import WriteTasks
-from raylog.spark.writing import check_schema, written
+from raylog.spark.writing import WriteSummary, check_schema, written_at_least_once
 
 logger = logging.getLogger("raylog.spark")
 
@@ -44,7 +50,9 @@ TRIGGERS = ("processingTime", "once", "availableNow")
 OUTPUT_MODES = ("append", "update", "complete")
 CLAIM_FILE = ".write.json"
 FENCE_FILE = ".write.fence"
-_ARGUMENTS = ("checkpoint", "cluster", "order_by", "output_mode", "query_name", "timeout_s", "trigger")
+_ARGUMENTS = (
+    "checkpoint", "cluster", "exactly_once", "order_by", "output_mode", "query_name", "timeout_s", "trigger",
+)  # fmt: skip
 _PATIENCE_S = 300.0
 """More than ``delivery.timeout.ms``: the longest that a task without a driver can go on trying."""
 
@@ -53,17 +61,20 @@ _PATIENCE_S = 300.0
 class StreamWriteSummary:
     """What a query has written since it was started. ``records``: of the batches that are done.
 
-    ``reruns``: attempts of tasks before the successful ones; ``repeated_batches``: batches that an
-    earlier run had begun. The records of both may be duplicated.
+    ``reruns``: attempts of tasks before the successful ones. ``skipped_batches``: batches that an
+    earlier run had committed when it ended, before Spark noted them; they are not written again.
+    ``repeated_batches``: batches that an earlier run had begun with ``exactly_once=False``. The
+    records of these may be duplicated, and with ``exactly_once=False`` those of reruns.
     """
 
     records: int = 0
     batches: int = 0
     reruns: int = 0
     repeated_batches: int = 0
+    skipped_batches: int = 0
 
 
-_batches: dict[str, WriteBatch] = {}  # by the id of the query's run
+_batches: dict[str, tuple[Any, WriteBatch]] = {}  # the query too, by the id of its run
 _batches_lock = threading.Lock()
 
 
@@ -77,11 +88,15 @@ def write_stream(
     output_mode: str = "append",
     query_name: str | None = None,
     order_by: str | Sequence[str] | None = None,
+    exactly_once: bool = True,
     timeout_s: float = CONNECT_TIMEOUT_S,
     **producer_config: Any,
 ) -> Any:
-    """Start a query that writes the rows of a streaming DataFrame, at least once; Spark's
-    StreamingQuery.
+    """Start a query that writes the rows of a streaming DataFrame, each batch in one transaction;
+    Spark's StreamingQuery.
+
+    Readers with ``isolation_level="read_committed"`` get every row once. With ``exactly_once=False``
+    rows are written at least once, and readers get them at once.
 
     Columns, ``cluster``, ``timeout_s`` and ``producer_config`` as in ``raylog.spark.write``.
     ``checkpoint``: the query's, a directory of its own on a file system that driver and executors
@@ -98,6 +113,8 @@ def write_stream(
     if not df.isStreaming:
         raise ConfigError("write_stream takes a streaming DataFrame: use raylog.spark.write for this one")
     checked_config(producer_config, *_ARGUMENTS)
+    exactly_once = flag("exactly_once", exactly_once)
+    checked_transactions(producer_config, exactly_once=exactly_once)
     writer = _writer(df, trigger, output_mode, query_name)
     order = _order_of(df, order_by)
     check_schema(_without(df, order), topic)
@@ -105,11 +122,12 @@ def write_stream(
     checked_target(address, topic)
     home = made_folder("checkpoint", checkpoint)
     _claim(home, topic, address)
-    batches = WriteBatch(WriteTasks(address, topic, producer_config), home / FOLDER / FENCE_FILE, order)
+    _close_ended()
+    batches = WriteBatch(WriteTasks(address, topic, producer_config), home, order, exactly_once=exactly_once)
     with _told("Spark did not start this query"):
         query = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(batches).start()
     with _batches_lock:
-        _batches[str(query.runId)] = batches
+        _batches[str(query.runId)] = query, batches
     return query
 
 
@@ -117,40 +135,95 @@ def write_stream_summary(query: Any) -> StreamWriteSummary:
     """Return what a query of ``write_stream`` has written so far, also after its end. ConfigError
     for another query.
     """
+    _close_ended()
     with _batches_lock:
-        batches = _batches.get(str(getattr(query, "runId", None)))
-    if batches is None:
+        found = _batches.get(str(getattr(query, "runId", None)))
+    if found is None:
         named = getattr(query, "name", None) or getattr(query, "id", None) or repr(query)
         raise ConfigError(f"query {named} was not started by write_stream in this process")
-    return batches.summary
+    return found[1].summary
+
+
+def _close_ended() -> None:
+    """Let go of the connections of queries that have ended. Those of others go when they are idle."""
+    with _batches_lock:
+        known = list(_batches.values())
+    for query, batches in known:
+        if batches.is_open and not _is_active(query):
+            batches.close()
+
+
+def _is_active(query: Any) -> bool:
+    from py4j.protocol import Py4JError
+
+    try:
+        return bool(query.isActive)
+    except (Py4JError, OSError):  # its JVM has ended
+        return False
 
 
 class WriteBatch:
     """What ``foreachBatch`` calls in the driver, one call at a time."""
 
-    def __init__(self, tasks: WriteTasks, fence: Path, order: Sequence[str]) -> None:
+    def __init__(self, tasks: WriteTasks, checkpoint: Path, order: Sequence[str], *, exactly_once: bool) -> None:
         self.summary = StreamWriteSummary()
         self._tasks = tasks
-        self._topics = tasks.topic or "several topics"
-        self._fence = WriteFence(fence, uuid.uuid4().hex, patience_s=_PATIENCE_S)
+        self._fence_path = checkpoint / FOLDER / FENCE_FILE
+        self._fence = WriteFence(self._fence_path, uuid.uuid4().hex, patience_s=_PATIENCE_S)
+        self._commits = BatchCommits(checkpoint, tasks) if exactly_once else None
         self._order = tuple(order)
 
     def __call__(self, df: Any, number: int) -> None:
+        if self._commits is None:
+            turn = self._turn(number)
+            done = written_at_least_once(_ordered(df, self._order), replace(self._tasks, turn=turn))
+        elif self._commits.has(number):
+            run_without_writing(df)
+            self.summary = replace(self.summary, skipped_batches=self.summary.skipped_batches + 1)
+            logger.info(
+                "batch %d of the stream to %s was committed before: it is not written again",
+                number, self._tasks.target,
+            )  # fmt: skip
+            return
+        else:
+            self._end_fence(number)
+            done = self._commits.write(_ordered(df, self._order), number)
+        self._count(done)
+        logger.info("batch %d of the stream to %s is written: %d records", number, self._tasks.target, done.records)
+
+    def close(self) -> None:
+        """Let go of the connections, after the query's end."""
+        if self._commits is not None:
+            self._commits.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are connections to let go of."""
+        return self._commits is not None and self._commits.is_open
+
+    def _turn(self, number: int) -> WriteTurn:
         turn, is_repeated = self._fence.begin(number)
         if is_repeated:
             self.summary = replace(self.summary, repeated_batches=self.summary.repeated_batches + 1)
             logger.warning(
                 "batch %d of the stream to %s had begun before and is repeated: its earlier records are duplicated",
-                number, self._topics,
+                number, self._tasks.target,
             )  # fmt: skip
-        done = written(_ordered(df, self._order), replace(self._tasks, turn=turn))
+        return turn
+
+    def _end_fence(self, number: int) -> None:
+        """Shut out the tasks of a run before that wrote at least once."""
+        if self._fence_path.exists():
+            self._turn(number)
+            self._fence_path.unlink()
+
+    def _count(self, done: WriteSummary) -> None:
         self.summary = replace(
             self.summary,
             records=self.summary.records + done.records,
             batches=self.summary.batches + 1,
             reruns=self.summary.reruns + done.reruns,
         )
-        logger.info("batch %d of the stream to %s is written: %d records", number, self._topics, done.records)
 
 
 def _ordered(df: Any, order: Sequence[str]) -> Any:

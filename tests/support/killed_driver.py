@@ -1,17 +1,20 @@
-"""The driver program that ``killed_streams`` kills: Spark on a thread or two, a stream of counts per key from one topic to another.
+"""The driver program that ``killed_streams`` kills: Spark on a thread or two, a stream from one topic to another.
 
-    python killed_driver.py ADDRESS FOLDER A B THREADS
+    python killed_driver.py ADDRESS FOLDER A B THREADS DELIVERY
+
+DELIVERY is ``at-least-once``, for a stream of counts per key, or ``exactly-once``, for a stream of copies.
 
 ADDRESS is a file with a pickled ClusterAddress; FOLDER holds the checkpoint, and files by which the killer and the program speak:
 
-    armed          written by the killer: the point at which the program stops ("mid-task", "after the write", "before the commit")
+    armed          written by the killer: the point at which the program stops ("mid-task", "after the write", "before the transaction's
+                   commit", "before the commit")
     row-PID        a task has handed two rows of a batch over to be written, and stops; one is on its way, Spark keeps the last
     end-PID        a task has handed all its rows over, whose number is the text, and one more, which Spark keeps; it stops before it ends
-    batch          a batch is written and not committed, and the driver stops
+    batch          a batch is written and its transaction or Spark has not committed it, and the driver stops
     finish         written by the killer: read what there is, compare, and end
 
-What it prints are lines of JSON: its pids, then what it has written whenever that changes, at last the comparison of the table that B
-is with a batch computation over A.
+What it prints are lines of JSON: its pids, then what it has written whenever that changes, at last the comparison of B, the table that
+it is or its records, with a batch computation over A.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +67,32 @@ class Gate:
 
 
 class CommitGate(logging.Handler):
-    """In the driver, when a batch is written and Spark has not heard of it."""
+    """In the driver, when a batch is written and Spark has not heard of it, or its transaction was not committed."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
 
     def emit(self, record: logging.LogRecord) -> None:
+        if "is written" in record.msg:
+            self.stop_at("before the commit")
+
+    def stop_at(self, point: str) -> None:
         armed = self.folder / "armed"
-        if "is written" in record.msg and armed.exists() and armed.read_text() == "before the commit":
-            say(self.folder / "batch", record.getMessage())
+        if armed.exists() and armed.read_text() == point:
+            say(self.folder / "batch", point)
             threading.Event().wait()
+
+    def gate_transactions(self) -> None:
+        from raylog.client.transactions.shared import SharedTransactions
+
+        committing = SharedTransactions.commit
+
+        def commit(transactions: SharedTransactions, winners: Any, label: str = "") -> None:
+            self.stop_at("before the transaction's commit")
+            committing(transactions, winners, label)
+
+        SharedTransactions.commit = commit  # type: ignore[method-assign]
 
 
 def say(path: Path, text: str) -> None:
@@ -124,8 +144,15 @@ def counts(records: Any) -> Any:
     )
 
 
-def main(address_file: str, folder_name: str, a: str, b: str, threads: str) -> None:
+def copies(records: Any) -> Any:
+    """Each record, its value padded to ``WIDTH`` bytes."""
+    return records.selectExpr("key", f"rpad(cast(value as string), {WIDTH}, '.') value")
+
+
+def main(address_file: str, folder_name: str, a: str, b: str, threads: str, delivery: str) -> None:
     import raylog.spark
+
+    is_once = delivery == "exactly-once"
 
     folder = Path(folder_name)
     address = pickle.loads(Path(address_file).read_bytes())
@@ -133,23 +160,34 @@ def main(address_file: str, folder_name: str, a: str, b: str, threads: str) -> N
     note(driver=os.getpid(), jvm=spark.sparkContext._gateway.proc.pid)
     logger = logging.getLogger("raylog.spark")
     logger.setLevel(logging.INFO)
-    logger.addHandler(CommitGate(folder))
+    logger.addHandler(gate := CommitGate(folder))
+    gate.gate_transactions()
     checkpoint = str(folder / "checkpoint")
     stream = raylog.spark.read_stream(spark, a, checkpoint=checkpoint, cluster=address, starting_offsets="earliest")
-    rows = counts(stream)
+    rows = copies(stream).repartition(int(threads)) if is_once else counts(stream)
     query = raylog.spark.write_stream(
-        rows.mapInArrow(Gate(folder_name), rows.schema), b, cluster=address, checkpoint=checkpoint, output_mode="update"
-    )
+        rows.mapInArrow(Gate(folder_name), rows.schema), b, cluster=address, checkpoint=checkpoint,
+        output_mode="append" if is_once else "update", exactly_once=is_once,
+    )  # fmt: skip
     said = None
     while query.isActive and not (folder / "finish").exists():
         summary = raylog.spark.write_stream_summary(query)
         if summary != said:
-            note(reruns=summary.reruns, repeated_batches=summary.repeated_batches, batches=summary.batches)
+            note(**asdict(summary))
             said = summary
         query.awaitTermination(0.05)
     query.stop()
     if query.exception() is not None:
         note(failed=str(query.exception()))
+        return
+    if is_once:
+        read = partial(raylog.spark.read, spark, cluster=address, columns=["key", "value"])
+        found, expected = (
+            sorted(bytes(row.value).rstrip(b".") for row in frame.collect())
+            for frame in (read(b, isolation_level="read_committed"), read(a))
+        )
+        note(is_exact=found == expected, records=len(expected))
+        spark.stop()
         return
     found, expected = (
         {

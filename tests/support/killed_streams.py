@@ -8,9 +8,13 @@ of kill brings the driver to its point, shows that it is there, kills, and start
 - ``after_the_range_file``: the JVM stood still, an entry was written, and no batch has it;
 - ``mid_task``: some rows of a batch are in the topic, others are not;
 - ``after_the_write``: all rows of a batch are in the topic, and no task has said so;
-- ``before_the_commit``: the tasks have said so, and Spark has not committed the batch.
+- ``before_the_transactions_commit``: the tasks have said so, and the batch's transaction has not ended (exactly once only);
+- ``before_the_commit``: the batch is written, and Spark has not committed it.
 
 A driver is killed with its JVM by SIGKILL of their process group; what their workers do then is watched, too.
+
+A stream that is written at least once has counts per key, and is right as a table. One that is written exactly once has copies, and
+whoever reads what is committed gets each of them once.
 """
 
 from __future__ import annotations
@@ -28,14 +32,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import raylog.testing
-from raylog.client.sync import Producer
+from raylog.client.sync import Consumer, Producer
 from raylog.testing.kafka import Kafka
 
 KILLS = ("task", "before_planning", "after_the_range_file", "mid_task", "after_the_write", "before_the_commit")
+KILLS_OF_TRANSACTIONS = (*KILLS, "before_the_transactions_commit")
 KEYS = 12
 _PATIENCE_S = 240.0
 _DRIVER = Path(__file__).with_name("killed_driver.py")
@@ -44,9 +50,12 @@ _DRIVER = Path(__file__).with_name("killed_driver.py")
 class StreamUnderFire:
     """One stream and its whole life. ``with``; then kills, in any order; then ``finish``."""
 
-    def __init__(self, threads: int = 2) -> None:
+    def __init__(self, threads: int = 2, *, exactly_once: bool = False) -> None:
         """``threads``: of each driver's Spark, and tasks of a batch."""
         self._threads = threads
+        self._exactly_once = exactly_once
+        self._copies: list[int] = []
+        """Those that a reader of what is committed has got."""
         self.folder = Path(tempfile.mkdtemp(prefix="rl"))
         self.checkpoint = self.folder / "checkpoint"
         self.worker_ends_s: list[float] = []
@@ -60,6 +69,8 @@ class StreamUnderFire:
     def __enter__(self) -> StreamUnderFire:
         self._kafka = self._broker.__enter__()
         (self.folder / "address").write_bytes(pickle.dumps(self._kafka.address))
+        self._reader = Consumer(self._kafka.address, auto_offset_reset="earliest", isolation_level="read_committed")
+        self._reader.assign([("b", number) for number in range(2)])
         self.send()
         self.start()
         return self
@@ -67,6 +78,7 @@ class StreamUnderFire:
     def __exit__(self, *error: Any) -> None:
         if self._driver is not None:
             self._kill()
+        self._reader.close()
         self._broker.__exit__(*error)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -92,6 +104,7 @@ class StreamUnderFire:
                 "a",
                 "b",
                 str(self._threads),
+                "exactly-once" if self._exactly_once else "at-least-once",
             ]
             self._driver = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
         self._await(lambda: "repeated_batches" in self.said, "the driver's query")
@@ -106,7 +119,7 @@ class StreamUnderFire:
 
     def settle(self) -> None:
         """Until all that was sent is in batches that are committed."""
-        self._await(lambda: self._sums == self._sent_sums and self._offsets == self._commits, "the stream to settle")
+        self._await(lambda: self._is_complete and self._offsets == self._commits, "the stream to settle")
 
     def finish(self) -> dict[str, Any]:
         """End the last driver in order; what it says of table and recomputation."""
@@ -125,10 +138,10 @@ class StreamUnderFire:
         self._arm("mid-task")
         self.send()
         self._await(lambda: self._stops("row") and self._written > before, "a task to stop amid its rows")
-        writer = self._holder_of_a_lock()
-        assert writer is not None, "a task that writes has its lock"
+        writers = self._writers()
+        assert writers, "a task writes"
         (self.folder / "armed").unlink()
-        for pid in (writer, *self._stops("row")):
+        for pid in {*writers, *self._stops("row")}:
             os.kill(pid, signal.SIGKILL)
         self._await(lambda: self.said["reruns"] > reruns, "the task to be run again")
         self._clear()
@@ -172,18 +185,25 @@ class StreamUnderFire:
         assert self._offsets > self._commits
         self._kill_and_restart(repeats=1)
 
+    def before_the_transactions_commit(self) -> None:
+        self.settle()
+        self._arm("before the transaction's commit")
+        self.send()
+        self._await((self.folder / "batch").exists, "a batch to be written")
+        assert not self._is_complete
+        self._kill_and_restart(repeats=1)
+
     def before_the_commit(self) -> None:
         self.settle()
         self._arm("before the commit")
         self.send()
         self._await((self.folder / "batch").exists, "a batch to be written")
         assert self._offsets > self._commits
-        self._kill_and_restart(repeats=1)
+        self._kill_and_restart(repeats=1, skips=1)
 
-    def _kill_and_restart(self, *, repeats: int) -> None:
-        workers = [*self._stops("row"), *self._stops("end")]
-        if (writer := self._holder_of_a_lock()) is not None:
-            workers.append(writer)
+    def _kill_and_restart(self, *, repeats: int, skips: int = 0) -> None:
+        """``repeats``: batches that the next driver writes anew, at least once; ``skips``: those that it finds committed."""
+        workers = [*self._stops("row"), *self._stops("end"), *self._writers()]
         self._kill()
         killed_s = time.monotonic()
         self._await(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the workers to end")
@@ -192,8 +212,9 @@ class StreamUnderFire:
         self._clear()
         self.start()
         self.settle()
-        self._await(lambda: self.said["batches"] >= 1, "a batch to be counted")
-        assert self.said["repeated_batches"] == repeats, self.said
+        self._await(lambda: self.said["batches"] + self.said["skipped_batches"] >= 1, "a batch to be counted")
+        found = self.said["repeated_batches"], self.said["skipped_batches"]
+        assert found == ((0, skips) if self._exactly_once else (repeats, 0)), self.said
 
     def _kill(self) -> None:
         """The driver and its JVM."""
@@ -216,6 +237,24 @@ class StreamUnderFire:
         """The pids of tasks that stopped there, and how many rows each had handed over."""
         found = self.folder.glob(f"{kind}-*")
         return {int(path.name.partition("-")[2]): int(path.read_text()) for path in found}
+
+    def _writers(self) -> list[int]:
+        """The pids of processes that write as tasks, or may: with transactions nothing but their brokers tells them from other workers."""
+        if not self._exactly_once:
+            holder = self._holder_of_a_lock()
+            return [] if holder is None else [holder]
+        assert self._driver is not None
+        programs: dict[int, tuple[int, bytes]] = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                facts = (path / "stat").read_text().rpartition(")")[2].split()
+                if int(facts[3]) == self._driver.pid:  # its session
+                    programs[int(path.name)] = int(facts[1]), (path / "cmdline").read_bytes()
+        return [
+            pid
+            for pid, (parent, program) in programs.items()
+            if b"preloaded_daemon" in program and b"preloaded_daemon" in programs.get(parent, (0, b""))[1]
+        ]
 
     def _holder_of_a_lock(self) -> int | None:
         """The pid of a process that has the right to write as a task."""
@@ -244,6 +283,15 @@ class StreamUnderFire:
     @property
     def _written(self) -> int:
         return len(self._kafka.records("b"))
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether topic b has all that was sent to a."""
+        if not self._exactly_once:
+            return self._sums == self._sent_sums
+        self._copies += [int((each.value or b"").rstrip(b".")) for each in self._reader.consume(1000, timeout=0.1)]
+        assert len(self._copies) == len(set(self._copies)), f"copies are there twice: {sorted(self._copies)}"
+        return len(self._copies) == self._sent
 
     @property
     def _sums(self) -> dict[str, str]:
