@@ -188,7 +188,7 @@ def _join(producer: Producer) -> None:
     if not isinstance(producer, ParticipantProducer):
         return
     try:
-        assert producer.producer_id >= 0
+        producer.join()
     except RaylogError as error:
         if error.code is not ErrorCode.policy_violation:
             raise

@@ -81,6 +81,7 @@ TRANSACTION_ABORTABLE = ErrorCode.transaction_abortable.value
 COORDINATOR_NOT_AVAILABLE = ErrorCode.coordinator_not_available.value
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
 POLICY_VIOLATION = ErrorCode.policy_violation.value
+_Early = AddPartitions | JoinTransaction | InitTransactionalId
 EXPIRE, EARLY = "expire", "early"
 EARLY_MS = 50
 EXPIRED_AT_ONCE = 500  # records in one batch
@@ -93,7 +94,7 @@ TransactionCoordinator = PartitionCoordinator[TransactionRequest, TransactionRep
 
 class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply, TransactionRecord]):
     """``_waiting``: the requests that need a producer id, while a block is asked for. ``_early``: those
-    that add partitions or participants while something else changes, by transactional id and token.
+    that go on while something else changes, by transactional id and token.
     """
 
     __slots__ = ("_early", "_endings", "_waiting", "context")
@@ -101,7 +102,7 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
     def __init__(self, settings: TransactionSettings, producer_ids: SpareProducerIds, position: int) -> None:
         self.context: TransactionContext = TransactionContext(settings, producer_ids, position)
         self._endings = Endings(self.context, self._changed)
-        self._early: dict[str, dict[int, AddPartitions | JoinTransaction]] = {}
+        self._early: dict[str, dict[int, _Early]] = {}
         self._waiting: list[tuple[int, TransactionRequest]] = []
 
     @property
@@ -195,9 +196,9 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
 
     def _init(self, token: int, request: InitTransactionalId) -> Decision | None:
         context, transactional_id = self.context, request.transactional_id
-        if context.is_changing(transactional_id):
-            return self._refused(request, CONCURRENT_TRANSACTIONS)
         value = context.image.get(transactional_id)
+        if context.is_changing(transactional_id):
+            return self._init_later(token, request, value)
         if value is None:
             if not self._has_producer_id(token, request):
                 return None
@@ -210,11 +211,18 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
         ):
             return self._refused(request, PRODUCER_FENCED)
         if value.state in PREPARED:
-            return self._refused(request, CONCURRENT_TRANSACTIONS)
+            return self._init_later(token, request, value)
         if value.state is TransactionState.ONGOING:
             return self._fence(request, value)
         assert value.state in AT_REST, value
         return self._next_producer(token, request, value)
+
+    def _init_later(self, token: int, request: InitTransactionalId, value: TransactionValue | None) -> Decision | None:
+        """Something is on its way into the log. Who goes on from the last transaction waits for its end."""
+        if value is None or (request.producer_id, request.producer_epoch) != transaction.continuation(value):
+            return self._refused(request, CONCURRENT_TRANSACTIONS)
+        self._wait(token, request)
+        return None
 
     def _fence(self, request: InitTransactionalId, value: TransactionValue) -> Decision:
         """End what the producer before has begun. The client repeats its request until that is done."""
@@ -322,7 +330,7 @@ class TransactionMachine(CoordinatorMachine[TransactionRequest, TransactionReply
             lambda error: self.refuse(request, state_error(error)), (_record(transactional_id, changed),), settled
         )
 
-    def _wait(self, token: int, request: AddPartitions | JoinTransaction) -> None:
+    def _wait(self, token: int, request: _Early) -> None:
         """Until the last change of the id is stored, for a moment."""
         transactional_id = request.transactional_id
         self._early.setdefault(transactional_id, {})[token] = request

@@ -16,9 +16,11 @@ from raylog.transactions.records import (
 )
 from raylog.transactions.requests import (
     EndTransaction,
+    InitTransactionalId,
     JoinTransaction,
     KeepTransaction,
     MarkersWritten,
+    TransactionalIdInitialised,
     TransactionEnded,
     TransactionJoined,
     TransactionKept,
@@ -152,6 +154,25 @@ def test_joining_waits_until_the_last_transaction_is_complete() -> None:
     late = ends.ask(JoinTransaction(ID, *ends.owner))
     ends.sleep(50)
     assert ends.replies[late] == TransactionJoined(CONCURRENT)
+
+
+def test_an_owner_that_goes_on_waits_until_readers_see_how_the_last_transaction_ended() -> None:
+    ends = SharedEnds()
+    one = ends.joined()
+    ends.add(*one, T0, version=2)
+    ends.share(one[0])
+    goes_on = InitTransactionalId(ID, TIMEOUT_MS, *ends.owner)
+    early = ends.ask(goes_on)
+    assert early not in ends.replies
+    ends.write_markers()
+    assert ends.replies[early] == TransactionalIdInitialised(0, ends.owner[0], ends.owner[1] + 1)
+    ends.owner = (ends.owner[0], ends.owner[1] + 1)
+    ends.add(*ends.joined(), T0, version=2)
+    ends.share()
+    late = ends.ask(InitTransactionalId(ID, TIMEOUT_MS, *ends.owner))
+    ends.sleep(50)
+    assert ends.replies[late] == TransactionalIdInitialised(CONCURRENT)
+    assert ends.take_over() == CONCURRENT, "anybody else asks again"
 
 
 def test_those_who_join_at_once_are_given_different_ids() -> None:

@@ -227,9 +227,7 @@ async def _begun(core: AsyncSharedTransactions) -> TransactionTicket:
 
 
 class ParticipantProducer(Producer):
-    """A producer of one task's attempt. It joins the transaction when it first sends, or is asked for
-    its ``producer_id``.
-    """
+    """A producer of one task's attempt. It joins the transaction when it first sends, or at ``join``."""
 
     def __init__(
         self,
@@ -245,9 +243,10 @@ class ParticipantProducer(Producer):
     def __reduce__(self) -> Any:
         raise TypeError("a ParticipantProducer belongs to one attempt at a task: make it there, with the ticket")
 
-    @property
-    def producer_id(self) -> int:
-        """The participant's, by which the owner names it."""
+    def join(self) -> int:
+        """Join the transaction now, if that has not been done. The ``producer_id``, by which the owner
+        names the participant.
+        """
         transactions = self._core().transactions
         assert transactions is not None and transactions.identity is not None, "a participant that has not joined"
         return transactions.identity.producer_id
@@ -261,7 +260,7 @@ class ParticipantProducer(Producer):
         assert transactions is not None, "a participant without transactions"
         if transactions.error is not None:
             raise transactions.aborted_error("this attempt's records are aborted")
-        return self.producer_id
+        return self.join()
 
     async def _made(self) -> ProducerCore:
         core = ProducerCore(self._address, self._config, is_participant=True)
