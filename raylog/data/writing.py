@@ -107,7 +107,8 @@ def write_topic(
         try:
             transactions.settle()
         except RaylogError as error:
-            logger.warning("the write to %s is committed, and readers may not see it yet: %s", topic, error)
+            where = topic or "several topics"
+            logger.warning("the write to %s is committed, and readers may not see it yet: %s", where, error)
     return sink.summary
 
 

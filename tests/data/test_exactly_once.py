@@ -124,3 +124,16 @@ def test_a_write_is_committed_once_when_answers_are_lost(cluster: raylog.Cluster
         raylog.data.write_topic(dataset(), "t", cluster=outside)
         assert [order.hits for order in orders] == [1, 1, 1]
         assert values(outside, "t", read_committed=True) == sorted(VALUES)
+
+
+def test_a_write_waits_until_readers_see_it(cluster: raylog.Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """Until all markers are written the coordinator lets no owner go on; the first InitProducerId begins the write."""
+    with raylog.testing.broker(topics=["t"]) as kafka:
+        outside = raylog.connect(bootstrap_servers=kafka.bootstrap)
+        with kafka.fail("InitProducerId", code="CONCURRENT_TRANSACTIONS", nth=2, times=3) as waits:
+            raylog.data.write_topic(dataset(), "t", cluster=outside)
+        assert waits.hits == 3 and "may not see it yet" not in caplog.text
+        with kafka.fail("InitProducerId", code="PRODUCER_FENCED", nth=2):
+            assert raylog.data.write_topic(dataset(), "t", cluster=outside).records == len(VALUES)
+        assert "the write to t is committed, and readers may not see it yet" in caplog.text
+        assert values(outside, "t", read_committed=True) == sorted(VALUES * 2)
