@@ -20,6 +20,7 @@ from raylog.client.links.address import ClusterAddress
 from raylog.errors import ClientTimeoutError, ConfigError, KafkaError, RaylogError, error_for
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import PartitionState, StaticSource
+from raylog.records.aborted import AbortedTransactions
 from raylog.records.batch import batches
 from raylog.records.codec import decode
 from raylog.records.record import Record
@@ -124,9 +125,12 @@ class InsideRequests:
                         )
                     await asyncio.sleep(RETRY_S)
 
-    async def records(self, topic: str, count: int | None, timeout_s: float) -> list[Record]:
-        """All committed records, by partition and offset; with ``count``, as soon as there are so
-        many.
+    async def records(
+        self, topic: str, count: int | None, timeout_s: float, *, read_committed: bool = False
+    ) -> list[Record]:
+        """All records that all replicas in sync have, by partition and offset; with ``count``, as
+        soon as there are so many. ``read_committed``: none of transactions that are aborted or not
+        decided.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         positions = dict.fromkeys(sorted(self.topic(topic).partitions), 0)
@@ -134,19 +138,24 @@ class InsideRequests:
         behind = set(positions)
         while True:
             asked = {number: positions[number] for number in behind or positions}
-            parts = await self._fetch(topic, asked, max_wait_ms=0 if behind else PARKED_MS)
+            parts = await self._fetch(
+                topic, asked, max_wait_ms=0 if behind else PARKED_MS, read_committed=read_committed
+            )
             for number in sorted(asked):
                 part = parts.get(number)
                 if part is None or part.error_code not in (ErrorCode.none, ErrorCode.offset_out_of_range):
                     continue  # it has no leader at the moment
                 if part.error_code is ErrorCode.offset_out_of_range:
                     positions[number] = max(part.log_start_offset, 0)
+                aborted = AbortedTransactions(
+                    (int(each.producer_id), int(each.first_offset)) for each in part.aborted_transactions or ()
+                )
                 for view in batches(part.records or b"", allow_partial_tail=True):
-                    if not view.is_control:
+                    if not aborted.hides(view) and not view.is_control:
                         records = decode(view, topic=topic, partition=number)
                         found[number] += [each for each in records if each.offset >= positions[number]]
                     positions[number] = max(positions[number], view.next_offset)
-                if positions[number] >= part.high_watermark:
+                if positions[number] >= (part.last_stable_offset if read_committed else part.high_watermark):
                     behind.discard(number)
                 else:
                     behind.add(number)
@@ -179,7 +188,9 @@ class InsideRequests:
                 )
             await asyncio.sleep(RETRY_S)
 
-    async def _fetch(self, topic: str, offsets: Mapping[int, int], *, max_wait_ms: float) -> dict[int, Any]:
+    async def _fetch(
+        self, topic: str, offsets: Mapping[int, int], *, max_wait_ms: float, read_committed: bool = False
+    ) -> dict[int, Any]:
         """The answers of those leaders that can be reached, by partition."""
         shares: dict[Endpoint, dict[TopicPartition, tuple[int, int]]] = {}
         states = self.topic(topic).partitions
@@ -196,6 +207,7 @@ class InsideRequests:
                 min_bytes=1,
                 max_bytes=FETCH_BYTES_MAX,
                 partition_max_bytes=FETCH_BYTES_MAX,
+                isolation_level=requests.READ_COMMITTED if read_committed else requests.READ_UNCOMMITTED,
             )
             try:
                 return await self._ask(endpoint, body)

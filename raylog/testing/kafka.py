@@ -96,14 +96,18 @@ class Kafka:
         self._run(self._inside.create_topic(name, partitions, replication_factor, texts))
         self._await_served(name)
 
-    def records(self, topic: str, *, count: int | None = None, timeout: float = PATIENCE_S) -> list[Record]:
+    def records(
+        self, topic: str, *, count: int | None = None, read_committed: bool = False, timeout: float = PATIENCE_S
+    ) -> list[Record]:
         """The records of a topic, in the order of partitions and offsets. With ``count``, waits
-        until there are at least that many.
+        until there are at least that many. ``read_committed`` leaves out those of transactions that
+        are aborted or still open.
 
         Raises ClientTimeoutError if there are fewer after ``timeout`` seconds, and
         UnknownTopicOrPartitionError for a topic that does not exist.
         """
-        return self._run(self._inside.records(topic, count, timeout), timeout + PATIENCE_S)
+        found = self._inside.records(topic, count, timeout, read_committed=read_committed)
+        return self._run(found, timeout + PATIENCE_S)
 
     def write(self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0) -> int:
         """Write records into a partition for the code under test to find, acknowledged by all
@@ -378,8 +382,12 @@ class AsyncKafka:
             self.kafka.create_topic, name, partitions, replication_factor=replication_factor, configs=configs
         )
 
-    async def records(self, topic: str, *, count: int | None = None, timeout: float = PATIENCE_S) -> list[Record]:
-        return await asyncio.to_thread(self.kafka.records, topic, count=count, timeout=timeout)
+    async def records(
+        self, topic: str, *, count: int | None = None, read_committed: bool = False, timeout: float = PATIENCE_S
+    ) -> list[Record]:
+        return await asyncio.to_thread(
+            self.kafka.records, topic, count=count, read_committed=read_committed, timeout=timeout
+        )
 
     async def write(self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0) -> int:
         return await asyncio.to_thread(self.kafka.write, topic, *values, key=key, partition=partition)

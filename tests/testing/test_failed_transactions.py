@@ -84,18 +84,9 @@ Make = Callable[[Kafka], Any]
 clients = pytest.mark.parametrize("make", [ConfluentCopier, NativeCopier])
 
 
-def committed(kafka: Kafka) -> list[bytes]:
+def committed(kafka: Kafka, count: int | None = None) -> list[bytes | None]:
     """What a reader of committed records sees of the copies."""
-    settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "unused", "enable.partition.eof": True}
-    reader = Consumer({**settings, "isolation.level": "read_committed"})
-    reader.assign([TopicPartition("squares", 0, 0)])
-    values: list[bytes] = []
-    try:
-        while (message := reader.poll(PATIENCE_S)).error() is None:
-            values.append(message.value())
-    finally:
-        reader.close()
-    return values
+    return [record.value for record in kafka.records("squares", count=count, read_committed=True)]
 
 
 def offset_of_group(kafka: Kafka) -> int:
@@ -116,7 +107,7 @@ def test_a_commit_that_is_refused_twice_succeeds(kafka: Kafka, make: Make, code:
     order = kafka.fail("EndTxn", code=code, times=2)
     copier.copy()
     copier.close()
-    assert (order.hits, committed(kafka), offset_of_group(kafka)) == (2, [b"1", b"2"], 2)
+    assert (order.hits, committed(kafka, 2), offset_of_group(kafka)) == (2, [b"1", b"2"], 2)
 
 
 @clients
@@ -141,7 +132,7 @@ def test_a_commit_whose_answer_is_lost_is_answered_alike_and_commits_once(kafka:
     kafka.write("numbers", b"3", b"4")
     copier.copy()
     copier.close()
-    assert (order.hits, committed(kafka), offset_of_group(kafka)) == (1, [b"1", b"2", b"3", b"4"], 4)
+    assert (order.hits, committed(kafka, 4), offset_of_group(kafka)) == (1, [b"1", b"2", b"3", b"4"], 4)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +153,26 @@ def test_each_request_of_a_transaction_can_fail(kafka: Kafka, make: Make, api: s
     copier.copy()
     copier.close()
     assert [order.hits for order in orders] == [1, 1, 1]
-    assert (committed(kafka), offset_of_group(kafka)) == ([b"1", b"2"], 2)
+    assert (committed(kafka, 2), offset_of_group(kafka)) == ([b"1", b"2"], 2)
+
+
+def test_records_of_committed_transactions_are_told_from_others(kafka: Kafka) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "one", "linger.ms": 0})
+    producer.init_transactions(PATIENCE_S)
+    for value in (b"kept", b"aborted", b"kept too", b"open"):
+        producer.begin_transaction()
+        producer.produce("squares", value)
+        producer.flush(PATIENCE_S)
+        if value == b"aborted":
+            producer.abort_transaction(PATIENCE_S)
+        elif value != b"open":
+            producer.commit_transaction(PATIENCE_S)
+    assert committed(kafka, 2) == [b"kept", b"kept too"]
+    assert [record.value for record in kafka.records("squares")] == [b"kept", b"aborted", b"kept too", b"open"]
+    kafka.write("squares", b"behind an open transaction")
+    assert committed(kafka) == [b"kept", b"kept too"]
+    producer.commit_transaction(PATIENCE_S)
+    assert committed(kafka, 4) == [b"kept", b"kept too", b"open", b"behind an open transaction"]
 
 
 # ---------------------------------------------------------------------- transactions of several producers
@@ -186,7 +196,7 @@ def test_each_request_of_a_shared_transaction_can_fail(kafka: Kafka, api: str) -
         transactions.commit([attempt(kafka, transactions)], "one")
         assert [order.hits for order in orders] == [1, 1]
         transactions.commit([attempt(kafka, transactions)], "two")
-    assert committed(kafka) == [b"1", b"1"]
+    assert committed(kafka, 2) == [b"1", b"1"]
 
 
 def test_a_shared_commit_that_is_fenced_says_so(kafka: Kafka) -> None:
