@@ -32,7 +32,7 @@ def says_columns() -> bool:
 def read_task(
     blocks: Callable[[], Iterable[Any]],
     *,
-    num_rows: int | None,
+    num_rows: int | None = None,
     size_bytes: int | None,
     schema: Any,
     row_limit: int | None,

@@ -17,7 +17,6 @@ import ray.data
 from ray.data.datasource import Datasource, ReadTask
 
 from raylog.client.links.address import ClusterAddress
-from raylog.client.sync import AdminClient
 from raylog.data import ray_versions
 from raylog.data.loss_reports import LossListener, listener
 from raylog.data.snapshots import options_of, snapshot_between
@@ -131,7 +130,6 @@ class TopicSource(Datasource):
         self._options = options
         self._tasks_min = tasks_min
         self._records_max = records_max
-        self._is_exact = not (options.read_committed or _compacted(address, {each.topic for each in snapshot.ranges}))
 
     def get_name(self) -> str:
         return "Raylog"
@@ -174,13 +172,14 @@ class TopicSource(Datasource):
         return [self._task(part, options, per_task_row_limit) for part in parts]
 
     def _task(self, part: OffsetRange, options: ReadOptions, row_limit: int | None) -> ReadTask:
+        """Nobody knows before how many rows it reads: markers of transactions have offsets, too, and
+        compaction leaves records out.
+        """
         address = self._address
         size = round(len(part) * self._snapshot.bytes_per_offset.get(part.key, 0.0)) or None
-        rows = len(part) if self._is_exact else None
         program = None if options.fail_on_data_loss else listener()
         return ray_versions.read_task(
             lambda: _blocks(address, part, options, row_limit, program),
-            num_rows=rows,
             size_bytes=size,
             schema=schema_of(options.columns),
             row_limit=row_limit,
@@ -209,15 +208,3 @@ def _blocks(
             left -= block.num_rows
             if left <= 0:
                 return
-
-
-def _compacted(address: ClusterAddress, topics: Iterable[str]) -> bool:
-    """Whether one of these topics may have lost records between others."""
-    admin = AdminClient(address)
-    try:
-        return any(
-            "compact" in str(admin.describe_configs(topic, keys=["cleanup.policy"])["cleanup.policy"].value)
-            for topic in sorted(topics)
-        )
-    finally:
-        admin.close()

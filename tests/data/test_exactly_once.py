@@ -84,6 +84,7 @@ def test_a_task_that_dies_after_sending_is_written_once_or_at_least_once(
     assert values(cluster, topic, read_committed=True) == (sorted(VALUES) if exactly_once else sent)
     counted = raylog.data.read_topic(topic, cluster=cluster, read_committed=True).count()
     assert counted == (len(VALUES) if exactly_once else len(sent))
+    assert raylog.data.read_topic(topic, cluster=cluster).count() == len(sent), "markers are no rows"
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from compacted_topics import create
 
 import raylog.data
 import raylog.testing
@@ -81,7 +80,6 @@ def test_the_options_of_a_read_are_those_of_its_tasks(asked: list[Any], monkeypa
             ):
                 assert (each["read_committed"], each["fail_on_data_loss"]) == (wanted, not wanted)
             assert options.columns == ("key",)
-            assert task.metadata.num_rows == (None if wanted else 12), "some may be left out"
 
 
 def test_columns_that_ray_data_does_not_use_are_not_read(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,15 +91,6 @@ def test_columns_that_ray_data_does_not_use_are_not_read(asked: list[Any], monke
             (task,) = source.get_read_tasks(1)
             (block,) = task()
             assert (asked[-1][1].columns, tuple(block.schema.names), block.num_rows) == (read, read, 2)
-
-
-def test_rows_of_a_compacted_topic_are_not_counted_by_offsets(asked: list[Any]) -> None:
-    with raylog.testing.broker(brokers=1) as kafka:
-        for policy, known in (("compact", None), ("delete", 2)):
-            create(kafka, f"t-{policy}", policy=policy)
-            kafka.write(f"t-{policy}", b"a", b"b", key=b"k")
-            (task,) = raylog.data.read_topic(f"t-{policy}", cluster=kafka).get_read_tasks(1)
-            assert task.metadata.num_rows == known
 
 
 def test_rows_that_do_not_fit_are_refused_before_a_write_and_in_it() -> None:

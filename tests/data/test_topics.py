@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import raylog
-from raylog.data import reading
 from raylog.errors import ConfigError, UnknownTopicOrPartitionError
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
@@ -46,11 +45,11 @@ def test_a_topic_is_a_dataset_with_every_record_once(cluster: raylog.Cluster, fi
     assert {(row["partition"], row["offset"]) for row in rows} == {(p, n) for p in range(2) for n in range(500)}
 
 
-def test_row_counts_are_known_before_anything_is_read(cluster: raylog.Cluster, filled: str) -> None:
+def test_rows_are_counted_by_reading(cluster: raylog.Cluster, filled: str) -> None:
     snapshot = take(cluster.address, filled, bound("starting", offsets={filled: {0: 400, 1: 450}}), bound("ending"))
     source = raylog.data.TopicSource(cluster.address, snapshot, ReadOptions(ALL_COLUMNS), records_max=30)
     tasks = source.get_read_tasks(1)
-    assert [task.metadata.num_rows for task in tasks] == [25, 25, 25, 25, 25, 25]
+    assert [task.metadata.num_rows for task in tasks] == [None] * 6, "some offsets may be no records"
     assert (source.estimate_inmemory_data_size() or 0) > 150
     assert read(cluster, filled, starting_offsets={filled: {0: 400, 1: 450}}).count() == 150
 
@@ -67,16 +66,6 @@ def test_there_are_as_many_tasks_as_there_is_work(cluster: raylog.Cluster, fille
 
 def test_a_row_limit_is_kept(cluster: raylog.Cluster, filled: str) -> None:
     assert len(read(cluster, filled).limit(7).take_all()) == 7
-
-
-def test_a_compacted_topic_is_counted_by_reading(
-    cluster: raylog.Cluster, filled: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "_compacted", lambda address, topics: True)
-    snapshot = take(cluster.address, filled, bound("starting"), bound("ending"))
-    tasks = raylog.data.TopicSource(cluster.address, snapshot, ReadOptions(ALL_COLUMNS)).get_read_tasks(1)
-    assert {task.metadata.num_rows for task in tasks} == {None}
-    assert read(cluster, filled).count() == 1000
 
 
 def test_only_the_columns_that_are_used_are_read(cluster: raylog.Cluster, filled: str) -> None:
