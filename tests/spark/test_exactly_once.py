@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import executors_driver
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -145,6 +149,25 @@ def test_options_that_do_not_go_with_transactions_are_refused(
         with pytest.raises(ConfigError, match=message):
             raylog.spark.write_stream(stream, topic, cluster=kafka, checkpoint=str(checkpoint), **options)
     assert raylog.spark.write(rows, topic, cluster=kafka, exactly_once=False, acks=1).records == 1
+
+
+def test_an_executor_that_is_killed_leaves_every_row_once(kafka: Kafka, topic: str, tmp_path: Path) -> None:
+    address = tmp_path / "address"
+    address.write_bytes(pickle.dumps(kafka.address))
+    driver = Path(executors_driver.__file__)
+    done = subprocess.run(
+        [sys.executable, str(driver), str(address), topic, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    rows = executors_driver.ROWS
+    assert (found["records"], found["tasks"], found["read"], found["different"]) == (rows, 4, rows, rows), found
+    assert (tmp_path / "struck").exists() and found["reruns"] >= 1
+    assert len(kafka.records(topic)) >= rows + rows // 4, "those of the dead are there, aborted"
 
 
 # ---------------------------------------------------------------------- streams
