@@ -62,8 +62,8 @@ class Story:
     batch: int = -1  # the one in which the driver was killed
     batches: int = 0
     written: int = 0  # results of that batch which were in the topic by then
-    repeated: int = 0
-    records: int = 0  # results in the topic, repeated ones included
+    committed: int = 0  # results
+    records: int = 0  # results in the topic, aborted ones included
     phases_s: dict[str, float] = field(default_factory=dict)
     took_s: float = 0.0
 
@@ -255,7 +255,7 @@ class Playback:
         deadline = time.monotonic() + END_TIMEOUT_S
         while not self._driver.has_told(0.5) and time.monotonic() < deadline:
             self._progress.update(task, completed=min(watch.results(), rows))
-        self.story.repeated = self._driver.await_word("done", 0)["done"]
+        self.story.committed = self._driver.await_word("done", 0)["done"]
         self.story.records, self.story.batches = watch.results(), watch.batches()
         self._progress.update(task, completed=rows)
 
@@ -331,7 +331,7 @@ def _report(console: Console, story: Story, table: Table, expected: Table, chart
         ("killed (SIGKILL)", f"driver {story.killed_pid} in batch {story.batch}, {story.written:,} results written"),
         (
             "results in the topic",
-            f"{story.records:,} of {len(table):,} keys; {story.batches} batches, {story.repeated} of them repeated",
+            f"{story.committed:,} committed of {story.records:,}, for {len(table):,} keys; {story.batches} batches",
         ),
         ("flights in the table", f"{flights:,}"),
         ("equal to a recomputation", f"{len(table) - len(found.unexpected) - len(found.different):,} rows"),

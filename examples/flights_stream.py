@@ -2,8 +2,8 @@
 
 Flights and weather arrive as two topics. Each flight is joined with the weather of its origin and hour, and what is known of
 departures is summed up per origin, carrier and day of New York, in event time. When the watermark has passed a day, its rows are final
-and go to the topic of results, under the key ``origin/carrier/day``: a batch that is repeated after a crash writes the same rows under
-the same keys, so the topic read as a table has each once.
+and go to the topic of results, under the key ``origin/carrier/day``. Each batch is one transaction, so whoever reads what is
+committed gets each result once, whatever crashes.
 
 Minutes are whole numbers and are summed, never averaged, so that a recomputation can be held against the results without a tolerance.
 """
@@ -153,7 +153,7 @@ def start(spark: Any, order: Order) -> Any:
 def drive(order: Order, parent: Any) -> None:
     """A process of its own: run the query until all results are out, then leave the topic as a table in a file.
 
-    Tells ``parent``, a connection, how it goes: {"started": …}, then {"done": how many batches it repeated} or {"failed": …}.
+    Tells ``parent``, a connection, how it goes: {"started": …}, then {"done": how many results are committed} or {"failed": …}.
     """
     os.setsid()  # it and its JVM are one group, and are killed as one
     with order.log.open("ab") as log:  # Spark has much to say when its neighbours die
@@ -165,10 +165,11 @@ def drive(order: Order, parent: Any) -> None:
         parent.send({"started": True})
         _await_watermark(query, order.until)
         query.stop()
-        table = raylog.spark.table(spark, DELAYS, cluster=order.cluster)
+        committed = {"cluster": order.cluster, "isolation_level": "read_committed"}
+        table = raylog.spark.table(spark, DELAYS, **committed)
         rows = {bytes(row.key).decode(): json.loads(row.value) for row in table.select("key", "value").collect()}
         order.table.write_text(json.dumps(rows))
-        parent.send({"done": raylog.spark.write_stream_summary(query).repeated_batches})
+        parent.send({"done": raylog.spark.read(spark, DELAYS, **committed).count()})
         raylog.spark.stop() if order.master == RAY else spark.stop()
     except Exception as error:
         parent.send({"failed": f"{type(error).__name__}: {str(error).strip()[:2000]}"})

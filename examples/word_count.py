@@ -56,17 +56,17 @@ def main() -> None:
         spark = raylog.spark.init("word count", cluster=cluster, executor_memory="512m", driver_memory="512m")
         spark.conf.set("spark.sql.shuffle.partitions", 2)  # the parts of the state; Spark's default is for larger ones
         query = start(spark, cluster, CHECKPOINT)
-        with cluster.producer() as producer, cluster.consumer() as consumer:
+        with cluster.producer() as producer, cluster.consumer(isolation_level="read_committed") as consumer:
             consumer.assign([raylog.TopicPartition(OUTPUT, 0)])
             consumer.seek_to_end()
             for line in LINES:
                 print(f"> {line}")
                 for word, count in answers(line, producer, consumer):
                     print(f"{word}\t{count}")
-        query.processAllAvailable()  # a batch that is stopped before its end is repeated by the next run
+        query.processAllAvailable()  # a batch that is stopped before its end is aborted, and repeated by the next run
         query.stop()
         print("the output as a table:")
-        table = raylog.spark.table(spark, OUTPUT, cluster=cluster)
+        table = raylog.spark.table(spark, OUTPUT, cluster=cluster, isolation_level="read_committed")
         table.selectExpr("CAST(key AS STRING) AS word", "CAST(CAST(value AS STRING) AS INT) AS count").sort(
             "word"
         ).show()

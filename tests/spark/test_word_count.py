@@ -43,7 +43,7 @@ def test_each_line_is_answered_by_the_counts_that_it_changes(
     kafka.create_topic(example.INPUT, 1)
     kafka.create_topic(example.OUTPUT, 1, configs={"cleanup.policy": "compact"})
     checkpoint = str(tmp_path / "checkpoint")
-    with Producer(kafka.address) as producer, Consumer(kafka.address) as consumer:
+    with Producer(kafka.address) as producer, Consumer(kafka.address, isolation_level="read_committed") as consumer:
         consumer.assign([TopicPartition(example.OUTPUT, 0)])
         consumer.seek_to_beginning()
 
@@ -58,6 +58,6 @@ def test_each_line_is_answered_by_the_counts_that_it_changes(
         query = example.start(spark, kafka, checkpoint)
         assert answers("Join kafka summit") == counts("join 1, kafka 3, summit 1"), "over a restart"
         query.stop()
-    table = raylog.spark.table(spark, example.OUTPUT, cluster=kafka)
+    table = raylog.spark.table(spark, example.OUTPUT, cluster=kafka, isolation_level="read_committed")
     rows = [(bytes(row.key).decode(), int(row.value)) for row in table.collect()]
     assert sorted(rows) == counts("all 1, streams 2, lead 1, to 1, kafka 3, hello 1, join 1, summit 1")
