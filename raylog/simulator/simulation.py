@@ -54,7 +54,7 @@ from raylog.simulator.simulated_quorum import Controllers, Place
 from raylog.simulator.simulated_scaling import SimulatedScaling
 from raylog.simulator.simulated_servers import BrokerProcess, ReplicaProcess
 from raylog.simulator.simulated_sessions import ActorSpec, ServerProcess
-from raylog.simulator.transactional_producers import SimulatedTransactions
+from raylog.simulator.simulated_transactions import SimulatedTransactions
 from raylog.simulator.workload import Client, SimulatedProducer
 from raylog.types import Endpoint, TopicIdPartition
 
@@ -440,7 +440,7 @@ class Simulation:
             ):
                 ends = [(log.log_end_offset, log.high_watermark) for log in logs]
                 return f"{topic}-{id.partition}: ends and high watermarks {ends}"
-        return self.bit_rot.unmended()
+        return self.bit_rot.unmended() or self.transactions.unfinished()
 
     def _compare(self) -> None:
         for id, _, state in self.partitions():
@@ -452,6 +452,7 @@ class Simulation:
             for producer in self.producers:
                 if producer.id == id:
                     self.checkers.kept(id, producer.ledger, leader)
+        self.transactions.at_end()
 
     # ---------------------------------------------------------------- small things for the shells
 

@@ -15,6 +15,7 @@ What is checked, per partition, of its first history (an unclean election forgiv
     a replica's last stable offset is where the first transaction begins that has not ended below its high watermark
     who reads committed records only is shown those of committed transactions and of no other, by leaders and by followers
     at the end no transaction is open
+    what copiers copy within transactions is there once and in order (``copy_checker``)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from raylog.records.codec import light_records
 from raylog.records.control import ControlRecord, Marker, read_control_batch
 from raylog.simulator import damaged_logs
 from raylog.simulator.checkers import History, read_batches
+from raylog.simulator.copy_checker import Chain
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -58,10 +60,13 @@ class KnownTransaction:
 
 @dataclass(slots=True)
 class Span:
-    """A transaction in one partition. ``end``: its marker's offset."""
+    """A transaction in one partition. ``end``: its marker's offset. ``contents``: the values behind the
+    first of each batch, which names the transaction.
+    """
 
     transaction: KnownTransaction
     offsets: list[int] = field(default_factory=list)
+    contents: list[bytes] = field(default_factory=list)
     end: int | None = None
 
     @property
@@ -102,23 +107,44 @@ class TransactionChecker:
     def __init__(self, checkers: Checkers) -> None:
         self._checkers = checkers
         self._known: dict[TransactionName, KnownTransaction] = {}
-        self._newest: dict[str, KnownTransaction] = {}
+        self._newest: dict[tuple[str, int], KnownTransaction] = {}  # by transactional id and epoch
+        self._chains: list[Chain] = []
         self._partitions: dict[TopicIdPartition, PartitionTransactions] = {}
 
     def begun(self, name: TransactionName, producer_id: int, producer_epoch: int) -> KnownTransaction:
         assert name not in self._known, name
         transaction = self._known[name] = KnownTransaction(name, producer_id, producer_epoch)
-        self._newest[name.transactional_id] = transaction
+        self._newest[name.transactional_id, producer_epoch] = transaction
         return transaction
 
-    def newest(self, transactional_id: str) -> KnownTransaction:
-        """The last one that was begun under that id."""
-        return self._newest[transactional_id]
+    def newest(self, transactional_id: str, producer_epoch: int) -> KnownTransaction:
+        """The last one that was begun under that id, in that epoch."""
+        return self._newest[transactional_id, producer_epoch]
 
     def holds(self, id: TopicIdPartition) -> bool:
         """Whether what is said here holds for that partition."""
         history = self._checkers.histories.get(id)
         return history is not None and not history.compacts and not history.generation
+
+    # ---------------------------------------------------------------- chains
+
+    def begin_chain(
+        self, transactional_id: str, source: TopicIdPartition, target: TopicIdPartition, positions: TopicIdPartition
+    ) -> Chain:
+        """From where the source's log ends now."""
+        known = [self._partitions.setdefault(id, PartitionTransactions()) for id in (source, target, positions)]
+        start = known[0].read_end
+        chain = Chain(len(self._chains), transactional_id, source, target, positions, start)
+        self._chains.append(chain)
+        return chain
+
+    def _holds_all(self, chain: Chain) -> bool:
+        return all(map(self.holds, chain.ids))
+
+    def is_whole(self, chain: Chain) -> bool:
+        """Whether what is said of chains holds for it, and all was seen that is below a high watermark."""
+        is_seen = (self._partitions[id].read_end == self._checkers.history(id).end for id in chain.ids)
+        return self._holds_all(chain) and all(is_seen)
 
     # ---------------------------------------------------------------- replicas
 
@@ -133,6 +159,9 @@ class TransactionChecker:
             for view in read_batches(log, known.read_end, end):
                 self._read(history, known, view)
                 known.read_end = view.next_offset
+        for chain in self._chains:
+            if chain.source == id:
+                chain.source_start = max(chain.source_start, log.log_start_offset)
         if log.high_watermark <= known.read_end and known.spans:
             # Of what was deleted before it was copied a follower knows nothing.
             start, high_watermark = log.log_start_offset, log.high_watermark
@@ -145,11 +174,17 @@ class TransactionChecker:
     def _read(self, history: History, known: PartitionTransactions, view: BatchView) -> None:
         if view.is_control:
             self._ends(history, known, view.base_offset, read_control_batch(view))
-        elif view.is_transactional:
+            return
+        if view.is_transactional:
             self._writes(history, known, view)
+        for chain in self._chains:
+            if chain.source == history.id:
+                span = known.at.get(view.base_offset)
+                chain.values |= {record.offset: (record.value or b"", span) for record in light_records(view)}
 
     def _writes(self, history: History, known: PartitionTransactions, view: BatchView) -> None:
-        name, number = _read_value(light_records(view)[0].value)
+        first, *others = light_records(view)
+        name, number = _read_value(first.value)
         transaction = self._known[name]
         where = f"batch {number} of {name} at {view.base_offset}"
         if history.id not in transaction.partitions:
@@ -165,6 +200,7 @@ class TransactionChecker:
         if number != span.batches:
             raise history.fail(f"{where}: batch {span.batches} was next")
         span.offsets.append(view.base_offset)
+        span.contents += [record.value or b"" for record in others]
         known.at[view.base_offset] = span
         known.last_marker.pop(view.producer_id, None)
 
@@ -188,6 +224,16 @@ class TransactionChecker:
         acknowledged = transaction.acknowledged.get(history.id, 0)
         if transaction.commits and acknowledged > span.batches:
             raise history.fail(f"{transaction.name} has {span.batches} batches here; {acknowledged} were acknowledged")
+        for chain in self._chains:
+            is_its_own = transaction.commits and transaction.name.transactional_id == chain.transactional_id
+            if is_its_own and history.id != chain.source and history.id in chain.ids and self._holds_all(chain):
+                chain.committed(history, span.contents)
+                chain.check(history, self._partitions[chain.source].read_end)
+
+    def at_end_of_chain(self, chain: Chain) -> None:
+        target = self._checkers.history(chain.target)
+        chain.check(target, self._partitions[chain.source].read_end)
+        chain.at_end(target)
 
     # ---------------------------------------------------------------- reading
 
@@ -206,7 +252,8 @@ class TransactionChecker:
             if view.next_offset > known.read_end or not view.is_transactional or view.is_control:
                 continue
             span = known.at.get(view.base_offset)
-            if span is None or span.end is None:
+            # Behind what was read there may be a marker that only a replica with damage has.
+            if span is None or (span.end is None and known.read_end == history.end):
                 raise history.fail(f"{who} was given {view.base_offset}, of a transaction that has not ended")
             if span.transaction.commits != (view.base_offset in visible):
                 shown = "was" if view.base_offset in visible else "was not"

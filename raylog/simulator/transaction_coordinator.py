@@ -230,9 +230,7 @@ class TransactionCoordinator(Client):
         current = producer.current
         if not order.membership.adds:
             return 0 if current is not None and id in current.partitions else ABORTABLE
-        transaction = self.checker.newest(producer.transactional_id)
-        if transaction.producer_epoch != producer.epoch:
-            return FENCED
+        transaction = self.checker.newest(producer.transactional_id, producer.epoch)
         self._open(producer, transaction)
         transaction.partitions.add(id)
         return 0

@@ -16,9 +16,9 @@ from raylog.records.batch import BatchView
 from raylog.records.codec import encode_values
 from raylog.replication.events import FetchReply, ProducePartition, ProduceReceived, ProduceReply
 from raylog.replication.replica import READ_COMMITTED
-from raylog.replication.transaction_events import TransactionMembership, VerifyTransaction
-from raylog.simulator.processes import Machine, Process
-from raylog.simulator.transaction_checker import KnownTransaction, TransactionChecker, TransactionName, value_of
+from raylog.replication.transaction_events import TransactionMembership
+from raylog.simulator.processes import Process
+from raylog.simulator.transaction_checker import KnownTransaction, TransactionName, value_of
 from raylog.simulator.transaction_coordinator import FENCED, TIMEOUT_MS, PartitionWriter, TransactionCoordinator
 from raylog.simulator.workload import (
     NETWORK_EXCEPTION,
@@ -30,58 +30,10 @@ from raylog.simulator.workload import (
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
-    from raylog.simulator.checkers import History
-    from raylog.simulator.simulation import Simulation
+    from raylog.simulator.simulated_transactions import SimulatedTransactions
 
 GONE = -1_000
 Answered = Callable[[int], None]
-
-
-class SimulatedTransactions:
-    """The coordinator, its checker and all that writes and reads; ``is_on`` in every second seed."""
-
-    def __init__(self, simulation: Simulation, *, is_on: bool) -> None:
-        self.simulation = simulation
-        self.is_on = is_on
-        self.checker = TransactionChecker(simulation.checkers)
-        self.partitions: dict[TopicIdPartition, str] = {}
-        self.producers: list[TransactionalProducer] = []
-        self.coordinator: TransactionCoordinator | None = None
-
-    def follow(self, topic: str, id: TopicIdPartition, history: History) -> None:
-        """There is a new partition."""
-        if not self.is_on or history.compacts:
-            return
-        machine = self.simulation.client_machine
-        if self.coordinator is None:
-            self.coordinator = TransactionCoordinator(self.simulation, machine, self.checker)
-            self.producers = [
-                TransactionalProducer(f"tx{version}", self.simulation, machine, self, version=version)
-                for version in (1, 2, 2, 1)[: self.simulation.scheduler.rng.choice((3, 4))]
-            ]
-        self.coordinator.follow(topic, id)
-        self.partitions[id] = topic
-        name = f"committed-consumer-{topic}{id.partition}"
-        self.simulation.consumers.append(CommittedConsumer(name, self.simulation, machine, topic=topic, id=id))
-
-    def verify(self, asker: Process, order: VerifyTransaction, answered: Answered) -> None:
-        coordinator = self.coordinator
-        assert coordinator is not None, order
-        coordinator.put(asker, lambda: coordinator.verify(order), answered)
-
-    def stop(self) -> None:
-        for producer in self.producers:
-            producer.stop()
-
-    def unfinished(self) -> str | None:
-        """What is not over yet, once no producer begins anything new."""
-        for producer in self.producers:
-            if not producer.is_idle:
-                return f"{producer.name} is amid {producer.transaction}"
-        for known in self.coordinator.producers.values() if self.coordinator is not None else ():
-            if known.current is not None or known.ending is not None:
-                return f"the coordinator is amid {known}"
-        return None
 
 
 class BatchSender(PartitionWriter):
@@ -136,11 +88,10 @@ class BatchSender(PartitionWriter):
 class TransactionalProducer(Process):
     """See the module."""
 
-    def __init__(
-        self, name: str, simulation: Simulation, machine: Machine, transactions: SimulatedTransactions, *, version: int
-    ) -> None:
-        self.transactional_id = f"{name}.{len(machine.processes)}"
-        super().__init__(f"producer-{self.transactional_id}", machine)
+    def __init__(self, transactional_id: str, transactions: SimulatedTransactions, *, version: int) -> None:
+        simulation = transactions.simulation
+        super().__init__(f"producer-{transactional_id}", simulation.client_machine)
+        self.transactional_id = transactional_id
         self.simulation = simulation
         self.transactions = transactions
         self.version = version
@@ -149,6 +100,7 @@ class TransactionalProducer(Process):
         self.is_over = False
         self._number = 0
         self._is_ready = False  # the coordinator has said which epoch is its own
+        self._identity = (-1, -1)  # producer id and epoch
         self._failed = False
         self._waits_for: set[TopicIdPartition] = set()
         self._sequences: dict[tuple[TopicIdPartition, int], int] = {}  # the next one, by partition and epoch
@@ -187,9 +139,8 @@ class TransactionalProducer(Process):
     def _next(self) -> None:
         if self.is_over:
             return
-        coordinator = self._coordinator()
         if not self._is_ready:
-            self._ask(lambda: coordinator.begin_anew(self.transactional_id, self.version), self._begun_anew)
+            self._ask(self._begin_anew, self._begun_anew)
             return
         there = sorted(id for id in self.transactions.partitions if not self.simulation.is_deleted(id))
         if not there:
@@ -198,16 +149,21 @@ class TransactionalProducer(Process):
         count = min(len(there), self.scheduler.rng.choice((1, 2, 2, 3)))
         self._begin(self.scheduler.rng.sample(there, count))
 
+    def _begin_anew(self) -> int:
+        coordinator = self._coordinator()
+        error = coordinator.begin_anew(self.transactional_id, self.version)
+        known = coordinator.producers[self.transactional_id]
+        self._identity = (known.producer_id, known.epoch)
+        return error
+
     def _begun_anew(self, error: int) -> None:
         assert not error, error
         self._is_ready = True
         self._next_later()
 
     def _begin(self, ids: list[TopicIdPartition]) -> None:
-        self._number += 1
-        known = self._coordinator().producers[self.transactional_id]
-        name = TransactionName(self.transactional_id, self._number)
-        transaction = self.transactions.checker.begun(name, known.producer_id, known.epoch)
+        name = TransactionName(self.transactional_id, self._next_number())
+        transaction = self.transactions.checker.begun(name, *self._identity)
         self.transaction = transaction
         self._failed = False
         if self.version >= 2:
@@ -217,10 +173,22 @@ class TransactionalProducer(Process):
         question = lambda: self._coordinator().add(transaction, added)  # noqa: E731
         self._ask(question, lambda error: self._abandon() if error else self._write(transaction, ids))
 
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _batches(self) -> int:
+        """How many are written to a partition."""
+        return self.scheduler.between(1, 3)
+
+    def _values(self, transaction: KnownTransaction, id: TopicIdPartition, number: int) -> list[bytes]:
+        """Those of the transaction's batch ``number`` in a partition."""
+        return [value_of(transaction.name, number)]
+
     def _write(self, transaction: KnownTransaction, ids: list[TopicIdPartition]) -> None:
         self._waits_for = set(ids)
         for id in ids:
-            self._send(transaction, id, 0, self.scheduler.between(1, 3))
+            self._send(transaction, id, 0, self._batches())
         if self.scheduler.chance(0.1) and not self.is_over:
             self.later(self.scheduler.skewed_us(3_000), lambda: self._dies(transaction), f"{self.name} dies")
         elif self.scheduler.chance(0.15) and not self.is_over:
@@ -253,7 +221,7 @@ class TransactionalProducer(Process):
         self._sequences[place] = sequence + 1
         data = bytes(
             encode_values(
-                [value_of(transaction.name, number)],
+                self._values(transaction, id, number),
                 timestamp_ms=self.machine.wall_ms(),
                 producer_id=transaction.producer_id,
                 producer_epoch=transaction.producer_epoch,
@@ -311,6 +279,7 @@ class TransactionalProducer(Process):
         self.transaction = None
         # Version 1 raises its epoch by beginning anew wherever something may be on its way.
         self._is_ready = not error and (self.version >= 2 or commits)
+        self._identity = (transaction.producer_id, transaction.producer_epoch + (self.version >= 2))
         if error:
             self.simulation.counts["transactions that were fenced"] += error == FENCED
         self._next_later()

@@ -434,6 +434,7 @@ class SimulatedConsumer(Client):
     """
 
     isolation_level = 0
+    goes_back_max = 1 << 62
 
     def __init__(
         self, name: str, simulation: Simulation, machine: Machine, *, topic: str, id: TopicIdPartition
@@ -464,7 +465,7 @@ class SimulatedConsumer(Client):
             self.find_leader(self.topic, self.id, newer_than=-1)
             return
         if self.scheduler.chance(0.05):
-            self.offset = self.scheduler.between(0, self.offset)
+            self.offset = self.scheduler.between(max(0, self.offset - self.goes_back_max), self.offset)
         epoch = (
             self.leader.epoch if self.leader is not None and not from_follower and self.scheduler.chance(0.5) else -1
         )

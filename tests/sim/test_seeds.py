@@ -71,6 +71,9 @@ MET = (
     "transactional producers that began anew",
     "transaction coordinators that took over",
     "batches of transactions read committed",
+    "copiers replaced",
+    "chains of copies at rest",
+    "records copied in chains",
 )
 
 

@@ -12,6 +12,7 @@ from raylog.log import markers
 from raylog.log.log import Log
 from raylog.log.producers import ProducerStates
 from raylog.log.transactions import Transactions
+from raylog.records.aborted import AbortedTransactions
 from raylog.replication import leader
 from raylog.replication.leader import Leader
 from raylog.replication.transaction_checks import Leave, TransactionChecks
@@ -108,6 +109,11 @@ def answer_a_marker_before_it_is_replicated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "end_transaction", hasty)
 
 
+def show_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
+    """A reader of committed records leaves nothing out."""
+    patch.setattr(AbortedTransactions, "hides", lambda self, view: False)
+
+
 TRANSACTION_MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -121,5 +127,6 @@ TRANSACTION_MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         cut_the_list_of_aborted_transactions,
         list_aborted_transactions_by_their_markers,
         answer_a_marker_before_it_is_replicated,
+        show_what_was_aborted,
     )
 }

@@ -1,0 +1,81 @@
+"""Transactions of a simulated cluster: their coordinator, its checker, and all that writes and reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raylog.replication.transaction_events import VerifyTransaction
+from raylog.simulator.processes import Process
+from raylog.simulator.transaction_checker import TransactionChecker
+from raylog.simulator.transaction_coordinator import TransactionCoordinator
+from raylog.simulator.transactional_copiers import Copying
+from raylog.simulator.transactional_producers import Answered, CommittedConsumer, TransactionalProducer
+from raylog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from raylog.simulator.checkers import History
+    from raylog.simulator.simulation import Simulation
+
+COPIERS = 0.5  # the share of runs with transactions in which somebody copies
+
+
+class SimulatedTransactions:
+    """See the module. ``is_on``: whether there are any."""
+
+    def __init__(self, simulation: Simulation, *, is_on: bool) -> None:
+        self.simulation = simulation
+        self.is_on = is_on
+        self.checker = TransactionChecker(simulation.checkers)
+        self.partitions: dict[TopicIdPartition, str] = {}
+        self.producers: list[TransactionalProducer] = []
+        self.coordinator: TransactionCoordinator | None = None
+        self.copying: Copying | None = None
+
+    def follow(self, topic: str, id: TopicIdPartition, history: History) -> None:
+        """There is a new partition."""
+        if not self.is_on or history.compacts:
+            return
+        machine = self.simulation.client_machine
+        if self.coordinator is None:
+            self.coordinator = TransactionCoordinator(self.simulation, machine, self.checker)
+            self._begin()
+        self.coordinator.follow(topic, id)
+        self.partitions[id] = topic
+        name = f"committed-consumer-{topic}{id.partition}"
+        self.simulation.consumers.append(CommittedConsumer(name, self.simulation, machine, topic=topic, id=id))
+
+    def _begin(self) -> None:
+        scheduler = self.simulation.scheduler
+        copies = scheduler.chance(COPIERS)
+        for version in (1, 2, 2, 1)[: scheduler.rng.choice((3, 4)) - copies]:
+            name = f"tx{version}.{len(self.simulation.client_machine.processes)}"
+            self.producers.append(TransactionalProducer(name, self, version=version))
+        if copies:
+            self.copying = Copying(self)
+
+    def verify(self, asker: Process, order: VerifyTransaction, answered: Answered) -> None:
+        coordinator = self.coordinator
+        assert coordinator is not None, order
+        coordinator.put(asker, lambda: coordinator.verify(order), answered)
+
+    def stop(self) -> None:
+        for producer in self.producers:
+            producer.stop()
+        if self.copying is not None:
+            self.copying.stop()
+
+    def unfinished(self) -> str | None:
+        """What is not over yet, once no producer begins anything new."""
+        for producer in self.producers:
+            if not producer.is_idle:
+                return f"{producer.name} is amid {producer.transaction}"
+        if self.copying is not None and (reason := self.copying.unfinished()) is not None:
+            return reason
+        for known in self.coordinator.producers.values() if self.coordinator is not None else ():
+            if known.current is not None or known.ending is not None:
+                return f"the coordinator is amid {known}"
+        return None
+
+    def at_end(self) -> None:
+        if self.copying is not None:
+            self.copying.at_end()
