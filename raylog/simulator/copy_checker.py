@@ -43,7 +43,7 @@ class Chain:
     copied_end: int = field(init=False)
     position: int = field(init=False)
     copied: int = 0
-    unchecked: deque[tuple[Part, list[tuple[int, bytes]]]] = field(default_factory=deque)
+    unchecked: deque[tuple[CopiedRange, list[tuple[int, bytes]]]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.copied_end = self.position = self.start
@@ -59,9 +59,9 @@ class Chain:
 
     def committed(self, history: History, contents: Sequence[bytes]) -> None:
         """A transaction of the copier was committed in the target or among the positions; ``contents``
-        are its records, the first of which says what ``Part`` it is.
+        are its records, the first of which is a ``CopiedRange``.
         """
-        ours = [part for part in map(read_part, contents[:1]) if part.chain == self.number]
+        ours = [part for part in map(read_range, contents[:1]) if part.chain == self.number]
         if not ours:
             return
         (part,) = ours
@@ -103,7 +103,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CopiedRange:
     """What one transaction copies: the source's offsets from ``start`` up to ``end``."""
 
     chain: int
@@ -123,5 +123,5 @@ def _read_copy(raw: bytes) -> tuple[int, bytes]:
     return int(offset), value
 
 
-def read_part(raw: bytes) -> Part:
-    return Part(*map(int, raw.decode().split("/")))
+def read_range(raw: bytes) -> CopiedRange:
+    return CopiedRange(*map(int, raw.decode().split("/")))

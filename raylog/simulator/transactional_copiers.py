@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from raylog.records.aborted import AbortedTransactions
 from raylog.records.batch import BatchView
 from raylog.records.codec import light_records
-from raylog.simulator.copy_checker import Chain, Part, copy_of, read_part
+from raylog.simulator.copy_checker import Chain, CopiedRange, copy_of, read_range
 from raylog.simulator.transaction_checker import KnownTransaction
 from raylog.simulator.transactional_producers import CommittedConsumer, TransactionalProducer
 from raylog.types import TopicIdPartition
@@ -129,7 +129,7 @@ class Copier(TransactionalProducer):
         self._chain: Chain | None = None
         self._positions_end = -1  # of what has to be read of the positions
         self._position: int | None = None
-        self._part = Part(-1, -1, -1)
+        self._part = CopiedRange(-1, -1, -1)
         self._copies: list[bytes] = []
 
     def _next(self) -> None:
@@ -156,7 +156,7 @@ class Copier(TransactionalProducer):
             self._positions_end = self.simulation.checkers.history(chain.positions).end
         reader = self.copying.positions
         assert reader is not None
-        if self._position is None and reader.reached >= self._positions_end:
+        if self._position is None and reader.read_end >= self._positions_end:
             self._position = reader.position
         return self._position is not None
 
@@ -167,7 +167,7 @@ class Copier(TransactionalProducer):
         if not self._copies:
             self._next_later()
             return
-        self._part = Part(chain.number, start, end)
+        self._part = CopiedRange(chain.number, start, end)
         self._begin(sorted({chain.target, chain.positions}))
 
     def _next_number(self) -> int:
@@ -199,10 +199,6 @@ class ChainReader(CommittedConsumer):
         name = f"{copying.transactional_id}-reads-{topic}{id.partition}"
         super().__init__(name, copying.simulation, copying.simulation.client_machine, topic=topic, id=id)
         self.offset = self.read_end = start
-
-    @property
-    def reached(self) -> int:
-        return max(self.read_end, self.offset)
 
     def _read(self, views: list[BatchView], generation: int, leader_epoch: int) -> None:
         super()._read(views, generation, leader_epoch)
@@ -247,16 +243,21 @@ class PositionReader(ChainReader):
         super().__init__(copying, chain.positions, start)
         self.position = chain.start
         self._chain = chain
-        self.has_missed_some = False  # which were deleted first
+        self._has_jumped = False
+
+    @property
+    def has_missed_some(self) -> bool:
+        """They were deleted before it came to them."""
+        return self._has_jumped or self.offset > self.read_end
 
     def _read(self, views: list[BatchView], generation: int, leader_epoch: int) -> None:
-        self.has_missed_some = self.has_missed_some or views[0].base_offset > self.read_end
+        self._has_jumped = self.has_missed_some
         super()._read(views, generation, leader_epoch)
 
     def _shown(self, view: BatchView) -> None:
         records = light_records(view)
         own = f"{self._chain.transactional_id}/".encode()
         if len(records) > 1 and view.is_transactional and (records[0].value or b"").startswith(own):
-            part = read_part(records[1].value or b"")
+            part = read_range(records[1].value or b"")
             if part.chain == self._chain.number:
                 self.position = part.end
