@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import executors_driver
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -152,6 +151,8 @@ def test_options_that_do_not_go_with_transactions_are_refused(
 
 
 def test_an_executor_that_is_killed_leaves_every_row_once(kafka: Kafka, topic: str, tmp_path: Path) -> None:
+    import executors_driver  # here: Spark's workers import this module, and find no support of tests
+
     address = tmp_path / "address"
     address.write_bytes(pickle.dumps(kafka.address))
     driver = Path(executors_driver.__file__)
