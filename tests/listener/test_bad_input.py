@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
@@ -19,6 +20,7 @@ from raw_requests import batch, eventually, throw
 from raylog.server.broker_server import BrokerServer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, Endpoint, node_id
+from raylog.wire import private
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.framing import LENT_BYTES_MAX, SMALLEST_BODY, _pool
 from raylog.wire.limits import Limits
@@ -135,6 +137,8 @@ def test_a_hostile_length_in_every_array_of_every_request(
     spoken = running.launcher.servers[node_id(0, BROKER_SLOT)].router.server.versions
     tried = 0
     for api_key, versions in sorted(spoken.items()):
+        if api_key >= private.FIRST_API_KEY:
+            continue
         for version in (versions.start, versions.stop - 1):
             cls = load_request_schema(api_key, version)
             if not any(field.is_array for field in fields_of(cls)):
@@ -147,6 +151,40 @@ def test_a_hostile_length_in_every_array_of_every_request(
                     throw(listener(running, 0), struct.pack(">i", len(data)) + data, finish=False)
                     tried += 1
     assert tried > 2_000
+    others()
+
+
+def test_hostile_requests_of_raylogs_own_apis_end_their_connection(
+    running: InProcessCluster, others: Callable[[], None]
+) -> None:
+    """Whoever reaches the listener may send those about transactions of several producers."""
+    spoken = running.launcher.servers[node_id(0, BROKER_SLOT)].router.server.versions
+    own = [api_key for api_key in spoken if api_key >= private.FIRST_API_KEY]
+
+    def thrown(api_key: int, body: bytes) -> bytes:
+        data = struct.pack(">hhih", api_key, 0, 1, -1) + body
+        return throw(listener(running, 0), struct.pack(">i", len(data)) + data)
+
+    sound = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0, "committed": True}
+    wrong: list[dict[str, object]] = [{name: value} for name in sound for value in (None, [1], {"a": 1}, 1.5, b"x")]
+    of_end: list[dict[str, object]] = [{"winners": value} for value in (5, ["x"], [None], {"a": 1})]
+    of_end += [{"label": value} for value in (5, None, [1])]
+    assert own == [private.JOIN_TRANSACTION, private.KEEP_TRANSACTION, private.END_SHARED_TRANSACTION]
+    for api_key in own:
+        is_end = api_key == private.END_SHARED_TRANSACTION
+        fields = [each for each in wrong if is_end or "committed" not in each] + (of_end if is_end else [])
+        bodies = [msgpack.packb(sound | each) for each in fields]
+        bodies += [
+            b"",
+            b"\xc1",
+            b"\xdd\xff\xff\xff\xff",
+            msgpack.packb([1]),
+            msgpack.packb({}),
+            msgpack.packb(sound)[:-3],
+        ]
+        assert thrown(api_key, msgpack.packb(sound)) != b"", "one that is sound is answered"
+        for body in bodies:
+            assert thrown(api_key, body) == b"", body
     others()
 
 
