@@ -12,7 +12,6 @@ from scripted_cluster import ScriptedCluster
 
 import raylog
 from raylog.client.sync import AdminClient
-from raylog.data import reading
 from raylog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.snapshot import TopicsSnapshot
@@ -26,8 +25,7 @@ pytestmark = [
 ]  # Ray Data warns of its own options
 
 
-def test_a_corrupt_batch_fails_the_dataset_and_is_named(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_compacted", lambda address, topics: False)
+def test_a_corrupt_batch_fails_the_dataset_and_is_named(ray: Any) -> None:
     cluster = ScriptedCluster()
     try:
         log = cluster.logs[("t", 0)]
