@@ -142,7 +142,8 @@ class StreamUnderFire:
         assert writers, "a task writes"
         (self.folder / "armed").unlink()
         for pid in {*writers, *self._stops("row")}:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended with one of the others
+                os.kill(pid, signal.SIGKILL)
         self._await(lambda: self.said["reruns"] > reruns, "the task to be run again")
         self._clear()
         self.settle()
