@@ -13,7 +13,7 @@ import summary
 pytestmark = pytest.mark.sim
 
 SEEDS = 26
-FLOOR_PERCENT = 88
+FLOOR_PERCENT = 87
 MACHINES = (("raylog/replication",), ("raylog/metadata", "raylog/raft"))
 """Packages that are measured together."""
 
