@@ -8,6 +8,7 @@ from killed_streams import KEYS, KILLS, KILLS_OF_TRANSACTIONS, StreamUnderFire
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow  # the default, exactly once, is killed at the same points and more, in the lane
 def test_the_table_equals_a_batch_recomputation_after_a_kill_at_every_point() -> None:
     with StreamUnderFire(threads=1) as stream:
         for kill in KILLS:
