@@ -97,13 +97,7 @@ class Coordinators:
             partitions = {
                 partition_for(each) for each in (asked if names_several else (self._topic.id_of(request.body),))
             }
-            if any(map(self._is_awaited, partitions)):
-                wait_ms = FIRST_LEADERS_MS if self._is_there() else UNKNOWN_TOPIC_MS
-                there = request.guarded(lambda: ask(request))
-                give_up = self._arrivals.wait(lambda: not any(map(self._is_awaited, partitions)), wait_ms, there)
-                request.on_close(lambda _: give_up())
-            else:
-                ask(request)
+            self._once_there(partitions, request, ask)
 
         def ask(request: Request) -> None:
             if split is not None and request.version >= split.first_version:
@@ -112,6 +106,16 @@ class Coordinators:
                 self._pass_on(spec, request)
 
         return handle
+
+    def _once_there(self, partitions: set[int], request: Request, ask: Callable[[Request], None]) -> None:
+        """Ask when these partitions have processes; at once, as a rule."""
+        if not any(map(self._is_awaited, partitions)):
+            ask(request)
+            return
+        wait_ms = FIRST_LEADERS_MS if self._is_there() else UNKNOWN_TOPIC_MS
+        there = request.guarded(lambda: ask(request))
+        give_up = self._arrivals.wait(lambda: not any(map(self._is_awaited, partitions)), wait_ms, there)
+        request.on_close(lambda _: give_up())
 
     def _is_there(self) -> bool:
         return self._routes.image.topic_named(self._topic.name) is not None
@@ -242,6 +246,9 @@ class Coordinators:
     def _shared(self, response: type[Any]) -> Handler:
 
         def handle(request: Request) -> None:
+            self._once_there({partition_for(self._topic.id_of(request.body))}, request, ask)
+
+        def ask(request: Request) -> None:
             owner = self.owner(self._topic.id_of(request.body))
             turned_away = response(ErrorCode.not_coordinator.value)
             if owner is None:
