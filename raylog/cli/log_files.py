@@ -244,16 +244,18 @@ def _as_text(offset: int, key: bytes | None, value: bytes | None) -> Entry:
     return text_or_base64("key", key) | text_or_base64("payload", value)
 
 
-def as_offsets(offset: int, key: bytes | None, value: bytes | None) -> Entry:
-    """A record of ``__consumer_offsets``, for ``entries_of``."""
-    shown_key, payload = offsets_records.documents_of(offset, key, value)
-    return {"key": shown_key, "payload": payload}
+def as_documents(documents_of: Callable[[int, bytes | None, bytes | None], tuple[Any, Any]]) -> ReadRecord:
+    """How ``entries_of`` reads records of an internal topic, whose keys and values are documents."""
+
+    def read(offset: int, key: bytes | None, value: bytes | None) -> Entry:
+        shown_key, payload = documents_of(offset, key, value)
+        return {"key": shown_key, "payload": payload}
+
+    return read
 
 
-def as_transaction(offset: int, key: bytes | None, value: bytes | None) -> Entry:
-    """A record of ``__transaction_state``, for ``entries_of``."""
-    shown_key, payload = transaction_records.documents_of(offset, key, value)
-    return {"key": shown_key, "payload": payload}
+as_offsets = as_documents(offsets_records.documents_of)
+as_transaction = as_documents(transaction_records.documents_of)
 
 
 def _message_entries(content: memoryview, position: int, deep: bool, read: ReadRecord | None) -> Iterator[Entry]:

@@ -241,8 +241,8 @@ class WriteMarkers(OutsideQuestion):
 
 @dataclass(frozen=True, slots=True)
 class MarkersWritten(OutsideAnswer):
-    """The errors of each partition, one for each marker that failed, or none; a partition that is
-    missing has not been reached.
+    """The errors of each partition: one for each of its markers, 0 where it is written. A partition
+    that is missing has not been reached.
     """
 
     errors: PartitionErrors

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from kafka_peer import apache_kafka
+from raw_requests import eventually
 
 from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
@@ -94,24 +94,27 @@ class Worker:
     def connect(self, name: str, connector: str, **config: str) -> None:
         """Have the connector run, as it is told; asked again while the worker joins its group."""
         given = {"connector.class": connector, "tasks.max": "1", "exactly.once.support": "required"} | config
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+
+        def is_taken() -> bool:
             try:
                 self.ask("PUT", f"/connectors/{name}/config", given)
-                return
             except urllib.error.HTTPError as error:
-                assert error.code in (409, 500, 503) and time.monotonic() < deadline, error.read()
-                time.sleep(0.2)
+                assert error.code in (409, 500, 503), error.read()
+                return False
+            return True
+
+        eventually(is_taken, f"connector {name} to be taken")
 
     def _await(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+        def answers() -> bool:
+            assert process.poll() is None, self.told()
             try:
                 self.ask("GET", "/connectors")
-                return
             except (urllib.error.URLError, OSError):
-                assert process.poll() is None and time.monotonic() < deadline, self.told()
-                time.sleep(0.1)
+                return False
+            return True
+
+        eventually(answers, "the worker to answer")
 
 
 def committed(bootstrap: str, topic: str) -> list[str]:
@@ -155,9 +158,7 @@ def test_sources_that_are_killed_copy_every_record_once(
             pause.wait(0.05)
 
     def await_copied(topic: str, least: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while (seen := len(committed(bootstrap, topic))) < least:
-            assert time.monotonic() < deadline, f"{seen} of {least} in {topic}: {worker.told()}"
+        eventually(lambda: len(committed(bootstrap, topic)) >= least, f"{least} records in {topic}")
 
     for part in range(PARTS):
         is_last = part == PARTS - 1
