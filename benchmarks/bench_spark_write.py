@@ -112,7 +112,7 @@ class Case:
         took = time.perf_counter() - started
         cost = cpu_since(used, servers)
         self.costs.setdefault(side, []).append(cost / (self.count * self.size / 1e9))
-        markers = PARTS if side == ONCE else 0
+        markers = PARTS + 1 if side == ONCE else 0  # of each task's producer, and of the driver's
         written = copied if side == COPIES else self.end(side) - before - markers
         assert written == self.count, f"{written} records have come, of {self.count}"
         return self.count / took / 1e3
