@@ -4,8 +4,9 @@ that are not replicated yet.
 ``write`` gives records to the log. The writer says what happens next: ``answered(error)`` is called
 exactly once, when the records are replicated (0), when it is certain that they never will be, or
 when the write has timed out (they may still be replicated then). ``settled(error)`` is called
-exactly once when their fate is known, before ``answered`` if both fall together. Replicated records
-are applied to the machine before either. Errors are those of the log.
+exactly once when their fate is known, behind ``answered`` if both fall together: what a change sets
+going comes after the answer to whoever asked for it. Replicated records are applied to the machine
+before either. Errors are those of the log.
 
 ``ask`` puts a question to other processes. The answer goes to whoever asked, unless the leadership
 has ended by then.
@@ -236,9 +237,9 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
             self._pending_keys[record.key] -= 1
             if not self._pending_keys[record.key]:
                 del self._pending_keys[record.key]
-        pending.settled(error)
         if pending.answered is not None:
             pending.answered(error)
+        pending.settled(error)
 
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken."""

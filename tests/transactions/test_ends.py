@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.coordination.events import AskOthers, HighWatermarkRose, SendCoordinatorReply
 from raylog.transactions.records import TransactionState
 from raylog.transactions.requests import (
     AddPartitions,
@@ -73,6 +74,15 @@ def test_the_end_is_answered_when_it_is_replicated(version: int) -> None:
     assert token not in ends.replies and not ends.questions
     ends.replicate()
     assert ends.replies[token] == TransactionEnded(0, producer_id, 1 if version else 0) and ends.markers()
+
+
+@versions
+def test_the_end_is_answered_before_anything_is_done_for_its_markers(version: int) -> None:
+    ends, producer_id = begun(version)
+    ends.is_replicating = False
+    ends.ask(EndTransaction(ID, producer_id, 0, True, version))
+    orders = ends.coordinator.handle(HighWatermarkRose(len(ends.log)), ends.now_ms, ends.wall_ms)
+    assert [type(order) for order in orders] == [SendCoordinatorReply, AskOthers]
 
 
 @versions
