@@ -88,9 +88,9 @@ def read_batches(log: Log, start: int, end: int) -> list[BatchView]:
     while start < end:
         try:
             views = list(batches(log.read(start, 1 << 20, end_offset=end).records))
-        except (CorruptBatch, UnsupportedMagic):
+        except (CorruptBatch, UnsupportedMagic) as error:
             if not damaged_logs.was_corrupted(log):
-                raise
+                raise Violation(f"a log is damaged where no disk has failed: {error}") from error
             start += 1  # what lies behind it is looked at all the same
             continue
         if not all(view.has_valid_crc() for view in views) and damaged_logs.was_corrupted(log):
