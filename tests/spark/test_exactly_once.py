@@ -150,25 +150,45 @@ def test_options_that_do_not_go_with_transactions_are_refused(
     assert raylog.spark.write(rows, topic, cluster=kafka, exactly_once=False, acks=1).records == 1
 
 
-def test_an_executor_that_is_killed_leaves_every_row_once(kafka: Kafka, topic: str, tmp_path: Path) -> None:
-    import executors_driver  # here: Spark's workers import this module, and find no support of tests
-
-    address = tmp_path / "address"
+def driven(driver: str, kafka: Kafka, topic: str, folder: Path, *arguments: str) -> dict[str, int]:
+    """What a driver's process prints when it has written to the topic."""
+    address = folder / "address"
     address.write_bytes(pickle.dumps(kafka.address))
-    driver = Path(executors_driver.__file__)
     done = subprocess.run(
-        [sys.executable, str(driver), str(address), topic, str(tmp_path)],
+        [sys.executable, driver, str(address), topic, str(folder), *arguments],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_an_executor_that_is_killed_leaves_every_row_once(kafka: Kafka, topic: str, tmp_path: Path) -> None:
+    import executors_driver  # here: Spark's workers import this module, and find no support of tests
+
+    found = driven(executors_driver.__file__, kafka, topic, tmp_path)
     rows = executors_driver.ROWS
     assert (found["records"], found["tasks"], found["read"], found["different"]) == (rows, 4, rows, rows), found
     assert (tmp_path / "struck").exists() and found["reruns"] >= 1
     assert len(kafka.records(topic)) >= rows + rows // 4, "those of the dead are there, aborted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("winner", [0, 1])
+def test_a_task_that_is_run_speculatively_leaves_every_row_once(
+    kafka: Kafka, topic: str, tmp_path: Path, winner: int
+) -> None:
+    """Both attempts have sent all rows, and either may be the one that counts."""
+    import speculating_driver
+
+    found = driven(speculating_driver.__file__, kafka, topic, tmp_path, str(winner))
+    rows = speculating_driver.ROWS
+    assert (found["records"], found["tasks"], found["read"], found["different"]) == (rows, 4, rows, rows), found
+    assert {each.name for each in tmp_path.glob("sent-*")} == {"sent-0", "sent-1"} and found["reruns"] == winner
+    assert len(kafka.records(topic)) == rows + rows // 4, "those of the other attempt are there, aborted"
 
 
 # ---------------------------------------------------------------------- streams
