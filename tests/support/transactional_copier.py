@@ -13,7 +13,8 @@ It says on stdout what it does, one JSON list a line:
     ["aborted", why]           it is aborted
     ["renewed", why]           its producer has ended for good, and there is a new one
 
-It ends when its stdin does. Where it may be killed: anywhere.
+It ends when its stdin does, and by itself when librdkafka hangs: 2.16 never asks again for a group's coordinator that has been away
+from Metadata (librdkafka #5511), and such a producer cannot even be closed. Where it may be killed: anywhere.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 
 CALL_S = 30.0
 GIVE_UP_S = 240.0
+HANGS_S = 60.0  # no fault lasts so long
 POLLED_AT_ONCE = 75
 
 
@@ -55,14 +57,17 @@ def say(*told: object) -> None:
 
 
 def persist(call: Callable[..., None], *arguments: object) -> None:
-    """Call it again for as long as its error says that this is allowed."""
-    deadline = time.monotonic() + GIVE_UP_S
+    """Call it again for as long as its error says that this is allowed. Ends the process if the call hangs."""
+    deadline = time.monotonic() + HANGS_S
     while True:
         try:
             return call(*arguments, CALL_S)
         except KafkaException as error:
-            if not error.args[0].retriable() or time.monotonic() > deadline:
+            if not error.args[0].retriable():
                 raise
+            if time.monotonic() > deadline:
+                print(f"{call.__name__} hangs: {error}", file=sys.stderr, flush=True)
+                os._exit(1)
 
 
 class TransactionalCopier:
