@@ -11,6 +11,8 @@ import enum
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from raylog.security.permissions import Operation, Resource
+
 NOT_SPOKEN = range(0)
 
 
@@ -33,30 +35,6 @@ class ServerKind(enum.Enum):
     BROKER = "a Broker's listener"
     REPLICAS = "a process that holds replicas"
     CONTROLLER = "a controller"
-
-
-class Operation(enum.IntEnum):
-    """What somebody may be allowed to do, by Kafka's codes (AclOperation)."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-class Resource(enum.IntEnum):
-    """What it may be allowed on, by Kafka's codes (ResourceType)."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
 
 
 class Permission(NamedTuple):

@@ -21,12 +21,11 @@ from raylog.kafka.spec import (
     ApiSpec,
     ErrorPlace,
     GroupSplit,
-    Operation,
     PartitionSplit,
     Permission,
-    Resource,
     ServerKind,
 )
+from raylog.security.permissions import Operation, Resource
 
 HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Any])
 

@@ -1,0 +1,1 @@
+"""Who may do what: values and decisions, without a loop, a socket or a clock."""
