@@ -24,16 +24,16 @@ EVERYBODY: Final = "User:*"
 _ANY_NAME: Final = "hardcode"  # Kafka's: a name that stands for all that no ACL names
 
 
-class Judgement(NamedTuple):
+class AclVerdict(NamedTuple):
     """``rule`` in words for the log."""
 
     is_allowed: bool
     rule: str
 
 
-_SUPER_USER: Final = Judgement(True, "SuperUser")
-_NO_ACL_ALLOWS: Final = Judgement(True, "DefaultAllow")
-_NO_ACL_DENIES: Final = Judgement(False, "DefaultDeny")
+_SUPER_USER: Final = AclVerdict(True, "SuperUser")
+_NO_ACL_ALLOWS: Final = AclVerdict(True, "DefaultAllow")
+_NO_ACL_DENIES: Final = AclVerdict(False, "DefaultDeny")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Authorizer:
     def is_super_user(self, principal: str) -> bool:
         return principal in self.super_users or principal.startswith(CLUSTER_PRINCIPALS)
 
-    def decide(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> Judgement:
+    def decide(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> AclVerdict:
         if self.is_super_user(principal):
             return _SUPER_USER
         about = self.acls.about(resource, name)
@@ -63,10 +63,10 @@ class Authorizer:
                     is_this = acl.operation is operation or acl.operation is Operation.ALL
                     if acl.permission is PermissionType.DENY:
                         if is_this:
-                            return Judgement(False, f"MatchingAcl({acl})")
+                            return AclVerdict(False, f"MatchingAcl({acl})")
                     elif is_this or acl.operation in implying:
                         allowing = acl
-        return _NO_ACL_DENIES if allowing is None else Judgement(True, f"MatchingAcl({allowing})")
+        return _NO_ACL_DENIES if allowing is None else AclVerdict(True, f"MatchingAcl({allowing})")
 
     def may(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool:
         return self.decide(principal, host, operation, resource, name).is_allowed
