@@ -23,15 +23,17 @@ class ReadBy(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(TopicConfig):
     """``of_topic`` names the topic config that this one stands in for. ``is_cluster_wide``: it is
-    set for all brokers only.
+    set for all brokers only. ``is_static``: a start takes it, and nobody changes it meanwhile.
     """
 
     read_by: ReadBy
     is_cluster_wide: bool = False
+    is_static: bool = False
     of_topic: str | None = None
 
     @property
     def scope(self) -> str:
         """What DescribeConfigs says after the documentation."""
         whole = "Is the cluster's as a whole." if self.is_cluster_wide else "One broker may have its own."
-        return f"Read by {self.read_by.value}. {whole}"
+        static = " A start takes it; it can't be changed meanwhile." if self.is_static else ""
+        return f"Read by {self.read_by.value}. {whole}{static}"

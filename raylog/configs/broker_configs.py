@@ -18,6 +18,7 @@ from typing import Any
 from raylog.configs.broker_config import BrokerConfig, ReadBy
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.replication_quotas import FOLLOWER_RATE, LEADER_RATE
+from raylog.configs.security_configs import SECURITY_CONFIGS, check_security
 from raylog.configs.server_configs import CONTROLLERS, HEARTBEAT_INTERVAL, HOSTS, SESSION_TIMEOUT
 from raylog.configs.topic_configs import (
     BROKER_NAMES,
@@ -160,6 +161,7 @@ _TABLE = (
     *_SCALING,
     *_PRODUCERS,
     *_TRANSACTIONS,
+    *SECURITY_CONFIGS,
     *HOSTS,
     *CONTROLLERS,
     BrokerConfig("auto.create.topics.enable", ConfigValueType.BOOLEAN, "true",
@@ -231,6 +233,16 @@ def config_named(name: str, broker_id: int | None) -> BrokerConfig:
     return config
 
 
+def changeable_config(name: str, broker_id: int | None) -> BrokerConfig:
+    """The config of that name, which may be changed while brokers run. Raises ConfigError that says
+    why not.
+    """
+    config = config_named(name, broker_id)
+    if config.is_static:
+        raise ConfigError(f"{name} is fixed when the cluster starts; it can't be changed while it runs")
+    return config
+
+
 def why_not(name: str) -> str:
     """Why a config of that name can't be set while brokers run."""
     if name in FIXED_CONFIGS:
@@ -275,6 +287,7 @@ def check_together(configs: Mapping[str, str], *, cores: int = 0) -> None:
 
     ``cores``: of the largest machine that a broker is known to run on; 0: of none.
     """
+    check_security(configs)
     heartbeat_ms, session_ms = (
         int(configs.get(name, BROKER_CONFIGS[name].default)) for name in (HEARTBEAT_INTERVAL, SESSION_TIMEOUT)
     )

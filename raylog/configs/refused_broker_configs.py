@@ -29,7 +29,6 @@ REFUSED: Mapping[str, str] = {
     "add.partitions.to.txn.*": "whoever verifies that a transaction is under way answers, and the client asks again",
     "alter.config.policy.class.name": "there are no policy classes",
     "alter.log.dirs.replication.quota.*": _QUOTAS,
-    "authorizer.class.name": _SECURITY,
     "auto.include.jmx.reporter": _METRICS,
     "background.threads": _THREADS,
     "broker.id.generation.enable": "a broker has the number that its first disk was formatted with",
@@ -121,7 +120,6 @@ REFUSED: Mapping[str, str] = {
     "socket.receive.buffer.bytes": _BUFFERS,
     "socket.send.buffer.bytes": _BUFFERS,
     "ssl.*": _SECURITY,
-    "super.users": _SECURITY,
     "telemetry.*": _METRICS,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "each transaction has a timer of its own and is aborted when "
     "its timeout is over, not at the next look",

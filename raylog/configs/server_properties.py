@@ -89,7 +89,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 """What may be ignored, with the reason; "": the one for which it cannot be set."""
 
 AS_IT_IS: Mapping[str, str] = {
-    "authorizer.class.name": "",
     "controlled.shutdown.enable": "true",
     "log.cleaner.enable": "true",
     "offsets.topic.num.partitions": "50",

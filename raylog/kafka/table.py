@@ -143,9 +143,6 @@ FIND_COORDINATOR = ApiSpec(
     (_group(Operation.DESCRIBE), _transactional_id(Operation.DESCRIBE)),
 )
 API_VERSIONS = ApiSpec(18, "ApiVersions", ApiOwner.SERVER, range(5), ())
-DESCRIBE_ACLS = ApiSpec(29, "DescribeAcls", ApiOwner.BROKER, range(1, 4), (_cluster(Operation.DESCRIBE),))
-CREATE_ACLS = ApiSpec(30, "CreateAcls", ApiOwner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
-DELETE_ACLS = ApiSpec(31, "DeleteAcls", ApiOwner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
 DESCRIBE_CLUSTER = ApiSpec(60, "DescribeCluster", ApiOwner.BROKER, range(3), (), inside=range(3))
 LIST_CONFIG_RESOURCES = ApiSpec(
     74,
@@ -260,6 +257,9 @@ LIST_TRANSACTIONS = ApiSpec(
 
 # ------------------------------------------------------------------ the controller
 
+DESCRIBE_ACLS = ApiSpec(29, "DescribeAcls", ApiOwner.CONTROLLER, range(1, 4), (_cluster(Operation.DESCRIBE),))
+CREATE_ACLS = ApiSpec(30, "CreateAcls", ApiOwner.CONTROLLER, range(1, 4), (_cluster(Operation.ALTER),))
+DELETE_ACLS = ApiSpec(31, "DeleteAcls", ApiOwner.CONTROLLER, range(1, 4), (_cluster(Operation.ALTER),))
 CREATE_TOPICS = ApiSpec(
     19, "CreateTopics", ApiOwner.CONTROLLER, range(2, 8), (_cluster(Operation.CREATE), _topic(Operation.CREATE))
 )

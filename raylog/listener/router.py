@@ -1,8 +1,8 @@
 """The listener of a Broker, and how each Kafka API is answered there.
 
 What a Broker does with an API follows from its owner (``raylog.kafka.table``). Metadata,
-DescribeCluster, FindCoordinator and the ACLs are answered from its copy of the image
-(``cluster_view``, ``coordinator_search``, ``acls``). Requests for partition leaders are split among them
+DescribeCluster and FindCoordinator are answered from its copy of the image (``cluster_view``,
+``coordinator_search``). Requests for partition leaders are split among them
 (``fan_out``). Fetch has a module of its own (``fetch``), and DescribeLogDirs goes to all processes
 of this broker (``log_directories``). The APIs of groups and of transactions go to the processes
 that coordinate them (``coordinators``), the controller's to the active one (``controller_link``).
@@ -27,7 +27,7 @@ from raylog.kafka import table
 from raylog.kafka.chain import Refuse, Stage
 from raylog.kafka.context import EXTERNAL
 from raylog.kafka.spec import ApiSpec, ServerKind
-from raylog.listener import acls, cluster_view, log_directories, markers
+from raylog.listener import cluster_view, log_directories, markers
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.controller_link import TIMEOUT_MS, ControllerLink
 from raylog.listener.coordinator_search import CoordinatorSearch
@@ -123,7 +123,6 @@ class Router:
             table.LIST_CONFIG_RESOURCES: self._list_config_resources,
             table.FETCH: fetches.handle,
             table.DESCRIBE_LOG_DIRS: log_directories.handler(self._routes, self._owners),
-            **{spec: acls.handler(spec) for spec in (table.DESCRIBE_ACLS, table.CREATE_ACLS, table.DELETE_ACLS)},
             **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
             table.WRITE_TXN_MARKERS: markers.handler(self._routes, self._owners),
             **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},

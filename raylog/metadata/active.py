@@ -53,6 +53,8 @@ from raylog.metadata.actors.host_decisions import HostDecisions
 from raylog.metadata.actors.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.actors.liveness import Liveness
 from raylog.metadata.actors.scaling import Scaling
+from raylog.metadata.configuration.acl_decisions import AclDecisions
+from raylog.metadata.configuration.acl_requests import CreateAcls, DeleteAcls, DescribeAcls
 from raylog.metadata.configuration.config_alterations import ConfigAlterations
 from raylog.metadata.configuration.config_requests import AlterConfigs, DescribeConfigs, SetStaticConfigs
 from raylog.metadata.configuration.controller_config import ControllerSettings
@@ -87,13 +89,7 @@ from raylog.metadata.partitions.reassignment_decisions import Reassignments
 from raylog.metadata.partitions.topic_decisions import Planner
 from raylog.metadata.producer_ids import ProducerIds
 from raylog.metadata.questions import Questions
-from raylog.metadata.records import (
-    BROKERS_CONFIGS,
-    DiskRegistered,
-    RemovalConfirmed,
-    RemovalPending,
-    TopicDeleted,
-)
+from raylog.metadata.records import BROKERS_CONFIGS, DiskRegistered, RemovalConfirmed, RemovalPending, TopicDeleted
 from raylog.metadata.requests import (
     AllocateProducerIds,
     AlterReassignments,
@@ -180,6 +176,7 @@ class ActiveController:
         self._departures = Departures(*parts, controller_epoch=controller_epoch, emit=notice)
         self._leadership = Leadership(self._ledger, self._partitions, self._timers, settings)
         self._configs = ConfigAlterations(self._ledger, self._sessions, self._partitions, self._leadership)
+        self._acls = AclDecisions(self._ledger, new_uuid)
         self._reassignments = Reassignments(self._ledger, self._partitions, self.disks)
         self._moves = Moves(self._ledger, self._sessions, self._partitions, self.disks)
         self._hosts = HostDecisions(self._ledger, self._sessions, self.disks, self._moves)
@@ -546,6 +543,8 @@ class ActiveController:
                 self._ledger.hold(SendControllerReply(token, self._reassignments.alter(request, now_ms)))
             case ListReassignments():
                 self._effects.append(SendControllerReply(token, self._reassignments.list(request)))
+            case DescribeAcls() | CreateAcls() | DeleteAcls():
+                self._ledger.hold(SendControllerReply(token, self._acls.answer(request)))
             case DrainBroker():
                 self._ledger.hold(SendControllerReply(token, self._leadership.drain(request, now_ms)))
             case MoveReplicas():

@@ -26,6 +26,8 @@ from raylog.control.high_watermarks import HighWatermark, by_partition, by_topic
 from raylog.metadata.configuration.broker_values import BrokerValues
 from raylog.metadata.records import (
     KINDS,
+    AclCreated,
+    AclDeleted,
     ActorDied,
     ActorRegistered,
     ActorRemoved,
@@ -52,6 +54,7 @@ from raylog.metadata.records import (
     TopicCreated,
     TopicDeleted,
 )
+from raylog.security.acls import Acls
 from raylog.types import BROKER_SLOT, FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, node_id, slot_of
 
 Value = TypeVar("Value")
@@ -89,6 +92,7 @@ class MetadataImage:
     topic_ids: dict[str, uuid.UUID]
     removals: dict[RemovalKey, RemovalPending]
     next_producer_id: int
+    acls: Acls
     high_watermarks: dict[TopicIdPartition, HighWatermark]  # lower bounds; not a Broker's
     assigned: dict[int, set[TopicIdPartition]]
     removals_of: dict[int, set[RemovalKey]]
@@ -110,6 +114,7 @@ class MetadataImage:
             topic_ids={},
             removals={},
             next_producer_id=0,
+            acls=Acls(),
             high_watermarks={},
             assigned={},
             removals_of={},
@@ -142,6 +147,7 @@ class MetadataImage:
             topic_ids=dict(self.topic_ids),
             removals=dict(self.removals),
             next_producer_id=self.next_producer_id,
+            acls=self.acls.copy(),
             high_watermarks=dict(self.high_watermarks),
             assigned={node: set(ids) for node, ids in self.assigned.items()},
             removals_of={node: set(keys) for node, keys in self.removals_of.items()},
@@ -254,6 +260,10 @@ class MetadataImage:
             case ProducerIdsAllocated():
                 assert record.next_producer_id >= self.next_producer_id, f"{record} after {self.next_producer_id}"
                 self.next_producer_id = record.next_producer_id
+            case AclCreated():
+                self.acls.add(record.id, record.acl)
+            case AclDeleted():
+                self.acls.remove(record.id)
             case HighWatermarksNoted():
                 for id, mark in by_partition(record.topics):
                     assert self.partition(id) is not None, f"{mark} of {id}, which does not exist"
@@ -406,7 +416,11 @@ class MetadataImage:
         elif issubclass(kind, ProducerIdsAllocated):
             if self.next_producer_id:
                 yield ProducerIdsAllocated(self.next_producer_id)
-        elif issubclass(kind, BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed):
+        elif issubclass(kind, AclCreated):
+            yield from (AclCreated(*entry) for entry in sorted(self.acls.by_id.items()))
+        elif issubclass(
+            kind, BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed | AclDeleted
+        ):
             pass  # it ended what an image does not have any more, or changed what it has
         else:
             assert_never(kind)
@@ -426,6 +440,7 @@ class MetadataImage:
                     assert disk.replaced_by is None, f"{topic.name}-{partition} on a disk that is lost: {slot}, {disk}"
         assert self.draining <= self.brokers.keys(), f"{self.draining} are drained of {self.brokers}"
         self.broker_values.check()
+        self.acls.check()
         assert self.brokers.keys() >= set(self.planned_controllers), f"{self.planned_controllers} of {self.brokers}"
         configured = self.broker_values.dynamic.keys() - {None}
         assert configured <= self.brokers.keys(), f"{configured} are configured of {self.brokers.keys()}"

@@ -26,6 +26,7 @@ import msgpack
 from raylog.control.high_watermarks import TopicHighWatermarks
 from raylog.errors import ProtocolError
 from raylog.packing import Packing, unpack_plain
+from raylog.security.acl import AclBinding
 from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
 
 ADMITTED_ELSEWHERE = -1
@@ -326,12 +327,27 @@ class ProducerIdsAllocated:
     next_producer_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class AclCreated:
+    """KRaft's AccessControlEntryRecord. ``id`` names the ACL from here on."""
+
+    id: uuid.UUID
+    acl: AclBinding
+
+
+@dataclass(frozen=True, slots=True)
+class AclDeleted:
+    """KRaft's RemoveAccessControlEntryRecord."""
+
+    id: uuid.UUID
+
+
 Record = (
     ClusterFormatted | BrokerRegistered | BrokerDrainChanged | StaticConfigsChanged | BrokerConfigChanged
     | ControllersPlanned | DiskRegistered | HostPlanned
     | TopicCreated | TopicConfigChanged | PartitionChanged | HighWatermarksNoted | HostRetired | RemovalPending
-    | ActorRegistered | BrokerLeaving | ProducerIdsAllocated
-    | BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed
+    | ActorRegistered | BrokerLeaving | ProducerIdsAllocated | AclCreated
+    | BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed | AclDeleted
 )  # fmt: skip
 """In the order in which a snapshot has them: each kind after those that it names."""
 

@@ -18,6 +18,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from raylog.metadata.actors.opened_logs import OpenedLogs
+from raylog.metadata.configuration.acl_requests import (
+    AclsCreated,
+    AclsDeleted,
+    AclsDescribed,
+    CreateAcls,
+    DeleteAcls,
+    DescribeAcls,
+)
 from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigsAltered,
@@ -546,7 +554,7 @@ Request = (
     CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | SetStaticConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
     | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId | AllocateProducerIds
-    | RegisterDisk | PlanControllers
+    | RegisterDisk | PlanControllers | DescribeAcls | CreateAcls | DeleteAcls
 )  # fmt: skip
 
 ControllerReply = (
@@ -554,5 +562,5 @@ ControllerReply = (
     | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ReassignmentsAltered
     | ReassignmentsListed | BrokerDrained | ReplicasMoved | HostAnswer | HostRetirement | BrokerUnregistration | ProducerIdAssigned
     | ProducerIdsBlock
-    | DiskOutcome | ControllersPlan | Refused
+    | DiskOutcome | ControllersPlan | AclsDescribed | AclsCreated | AclsDeleted | Refused
 )  # fmt: skip

@@ -37,6 +37,9 @@ class Acls:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __len__(self) -> int:
+        return len(self.by_id)
+
     def __repr__(self) -> str:
         return f"Acls({self.by_id})"
 

@@ -321,7 +321,8 @@ def test_what_is_fixed_is_shown_and_cannot_be_set(new_world):
     world = new_world(delete_topic_enable=False)
     (found,) = world.ask(DescribeConfigs((ConfigQuery(ResourceType.BROKER, "1"),))).resources
     entries = {entry.name: entry for entry in found.entries}
-    assert {name for name, entry in entries.items() if entry.read_only} == set(FIXED_CONFIGS)
+    static = {name for name, config in BROKER_CONFIGS.items() if config.is_static}
+    assert {name for name, entry in entries.items() if entry.read_only} == set(FIXED_CONFIGS) | static
     assert (entries["delete.topic.enable"].value, entries["delete.topic.enable"].source) == ("false", 4)
     assert (entries["broker.id"].value, entries["log.dirs"].value) == ("1", "/disks/1")
     assert entries["log.cleaner.enable"].source == 5

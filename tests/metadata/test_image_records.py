@@ -7,7 +7,7 @@ A new record fails the first test until it stands in ``HISTORY``; then the other
 from __future__ import annotations
 
 import uuid
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
@@ -15,6 +15,8 @@ import pytest
 from raylog.control.high_watermarks import PartitionHighWatermark, TopicHighWatermarks
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
+    AclCreated,
+    AclDeleted,
     ActorDied,
     ActorRegistered,
     ActorRemoved,
@@ -43,6 +45,8 @@ from raylog.metadata.records import (
     TopicCreated,
     TopicDeleted,
 )
+from raylog.security.acl import AclBinding
+from raylog.security.permissions import Operation, PatternType, PermissionType, Resource
 from raylog.types import FIRST_REPLICA_SLOT, Endpoint, node_id
 
 T, GONE = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -50,6 +54,7 @@ D, LATER = uuid.UUID(int=3), uuid.UUID(int=4)
 BROKER, HOST, IDLE = node_id(1, 0), node_id(1, FIRST_REPLICA_SLOT), node_id(1, FIRST_REPLICA_SLOT + 1)
 ADDRESS = Endpoint("h", 1)
 HELD = PartitionState((ReplicaSlot(1, HOST, D, 5),), (1,), leader=1, leader_incarnation=5, leader_epoch=0)
+READS = AclBinding(Resource.TOPIC, "t", PatternType.PREFIXED, "User:a", "*", Operation.READ, PermissionType.ALLOW)
 HISTORY: tuple[Record, ...] = (
     ClusterFormatted("c"),
     BrokerRegistered(1, "rack"),
@@ -80,6 +85,9 @@ HISTORY: tuple[Record, ...] = (
     RemovalPending(GONE, 1, HOST, D, "gone"),
     RemovalConfirmed(GONE, 1, HOST),
     ProducerIdsAllocated(1_000),
+    AclCreated(T, READS),
+    AclCreated(GONE, replace(READS, operation=Operation.ALL)),
+    AclDeleted(GONE),
 )
 each_moment = pytest.mark.parametrize("moment", range(len(HISTORY)), ids=lambda index: type(HISTORY[index]).__name__)
 

@@ -24,6 +24,7 @@ from raylog.metadata.records import (
     decode_batch,
     encode_batch,
 )
+from raylog.security.acl import AclBinding
 from raylog.types import Endpoint
 
 T = uuid.UUID(int=7)
@@ -48,6 +49,7 @@ OF_TYPE = {  # every integer of a record has 64 bits: a hint that says so only b
     PartitionState: states,
     tuple[TopicHighWatermarks, ...]: st.lists(high_watermarks, max_size=3).map(tuple),
     HostKind: st.sampled_from(HostKind),
+    AclBinding: st.from_type(AclBinding),  # its integers are enums'
     StaticSource: st.sampled_from(StaticSource),
     tuple[tuple[str, str], ...]: st.lists(st.tuples(st.text(), st.text()), max_size=3).map(tuple),
     Endpoint: endpoints,

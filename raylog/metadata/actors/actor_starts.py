@@ -29,6 +29,8 @@ from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.events import ActorKind, StartActor
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
+    AclCreated,
+    AclDeleted,
     ActorDied,
     ActorRegistered,
     ActorRemoved,
@@ -274,7 +276,7 @@ def may_create_need(record: Record) -> bool:
             return record.state.partition_epoch == 0 or bool(record.state.adding)
         case (
             ProducerIdsAllocated() | TopicConfigChanged() | StaticConfigsChanged() | BrokerConfigChanged() | HighWatermarksNoted()
-            | ControllersPlanned()
+            | ControllersPlanned() | AclCreated() | AclDeleted()
         ):  # fmt: skip
             return False
         case (

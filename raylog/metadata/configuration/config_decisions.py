@@ -170,7 +170,7 @@ def _broker_entries(
     for name, config in broker_configs.BROKER_CONFIGS.items():
         default = creation_defaults.shown_default(image, name, config.default)
         synonyms = effective_configs.broker_synonyms(image, broker_id, name, default=default, static=static)
-        yield _entry(config, synonyms, read_only=False)
+        yield _entry(config, synonyms, read_only=config.is_static)
     facts = dict(static)
     if broker_id is not None:
         actor = image.actors.get(node_id(broker_id, BROKER_SLOT))
@@ -221,7 +221,7 @@ class _BrokerResource:
         return name not in broker_configs.BROKER_CONFIGS and reason_for(name) is not None
 
     def config_named(self, name: str) -> TopicConfig:
-        return broker_configs.config_named(name, self._broker_id)
+        return broker_configs.changeable_config(name, self._broker_id)
 
     def validated(self, name: str, text: str | None) -> str:
         return broker_configs.validated(name, self._broker_id, text)

@@ -40,6 +40,8 @@ from raylog.metadata.events import SendFrame
 from raylog.metadata.image import MetadataImage, RemovalKey, Topic
 from raylog.metadata.partitions import elections
 from raylog.metadata.records import (
+    AclCreated,
+    AclDeleted,
     ActorDied,
     ActorRegistered,
     ActorRemoved,
@@ -119,6 +121,7 @@ class Announcements:
                     ClusterFormatted() | BrokerRegistered() | BrokerDrainChanged() | BrokerLeaving() | BrokerUnregistered()
                     | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | RemovalPending()
                     | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
+                    | AclCreated() | AclDeleted()
                 ):  # fmt: skip
                     pass
                 case _:
@@ -384,6 +387,7 @@ def _shapes_rates(record: Record) -> bool:
             ClusterFormatted() | BrokerRegistered() | BrokerDrainChanged() | BrokerLeaving() | BrokerUnregistered()
             | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | TopicCreated() | RemovalPending()
             | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
+            | AclCreated() | AclDeleted()
         ):  # fmt: skip
             return False
         case _:
