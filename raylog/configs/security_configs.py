@@ -19,7 +19,7 @@ AUTHORIZERS = ("", "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "r
 SECURITY_CONFIGS = (
     BrokerConfig(AUTHORIZER, ConfigValueType.STRING, "",
                  "the authorizer; both names mean raylog's own, and empty means that everybody may do everything",
-                 choices=AUTHORIZERS, read_by=ReadBy.LISTENER, is_cluster_wide=True, is_static=True),
+                 choices=AUTHORIZERS, read_by=ReadBy.HOSTS, is_cluster_wide=True, is_static=True),
     BrokerConfig(SUPER_USERS, ConfigValueType.STRING, "",
                  "principals that may do everything, such as User:alice, with semicolons between them",
                  read_by=ReadBy.LISTENER, is_cluster_wide=True, is_static=True),

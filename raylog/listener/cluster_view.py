@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -142,9 +142,9 @@ def _partition(routes: Routes, cls: Any, number: int, state: PartitionState) -> 
     )
 
 
-def describe_topic_partitions(routes: Routes, body: Any, version: int) -> Any:
+def describe_topic_partitions(routes: Routes, body: Any, version: int, may_see: Callable[[str], bool]) -> Any:
     """The answer to a DescribeTopicPartitions request (KIP-966): topics by name, in pages. No
-    names: all topics.
+    names: all topics that ``may_see`` lets pass.
 
     A full page names the start of the next one. A page begins at the cursor's partition, whose
     topic must be in the request.
@@ -158,7 +158,7 @@ def describe_topic_partitions(routes: Routes, body: Any, version: int) -> Any:
     left = max(1, min(body.response_partition_limit, PARTITIONS_MAX))
     topics: list[Any] = []
     following: tuple[str, int] | None = None
-    for name in sorted(each for each in asks_for_some or routes.image.topic_ids if each >= first):
+    for name in sorted(each for each in asks_for_some or filter(may_see, routes.image.topic_ids) if each >= first):
         if not left:
             following = (name, 0)
             break

@@ -57,6 +57,7 @@ from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.broker")
 
+DENIED = Redirect(ErrorCode.topic_authorization_failed)
 ALONE = -1  # the session epoch of a request without a session
 SLACK_MS = 5_000  # grace for an owner's answer after its deadline: it may be reading from a slow disk
 PATIENCE_MS = 2_000  # the same, once other owners have answered
@@ -74,8 +75,11 @@ class Fetches:
         budget: ResponseBudget,
         arrivals: Arrivals,
         routed: Routed = unmoved,
+        readable: Callable[[Request], Callable[[Any], bool] | None] = lambda _: None,
     ) -> None:
+        """``readable`` says which topics a request's client may read; None: all."""
         self._routed = routed
+        self.readable = readable
         self.arrivals = arrivals
         self.routes = routes
         self.owners = owners
@@ -122,6 +126,9 @@ class Fetches:
         version = request.version
         asked = raw_forward.fetched(request.frame, version, request.position) if request.frame is not None else None
         owner = self.routes.leader_of(asked.topic, asked.number) if asked is not None else None
+        may_read = self.readable(request)
+        if asked is not None and may_read is not None and not may_read(asked.topic):
+            return False
         if asked is None or not isinstance(owner, Owner) or not self.budget.has(asked.bytes_max):
             return False
 
@@ -169,6 +176,7 @@ class _Fetch:
         self._request = request
         self._body = request.body
         self._fetching = fetching
+        self._may_read = fetches.readable(request)
         self._asked = dict(fetching.partitions)
         self._cls = response_class(FETCH, request.version)
         self._module = module_of(self._cls)
@@ -195,7 +203,7 @@ class _Fetch:
             topic = topics.get(key[0])
             if topic is None:
                 topic = topics[key[0]] = self._topic(key[0], ())
-            place = find(topic, key[1])
+            place = find(topic, key[1]) if self._may_read is None or self._may_read(key[0]) else DENIED
             if isinstance(place, Owner):
                 share = self._shares.get(place)
                 if share is None:

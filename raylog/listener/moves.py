@@ -62,6 +62,7 @@ class ConnectionMoves:
 
     def __init__(self, owners: Owners) -> None:
         self.server: Server
+        self.are_held = False  # no connection moves
         self._owners = owners
         self._hosts: dict[Owner, _Host] = {}
         self._last_number = 0
@@ -70,6 +71,8 @@ class ConnectionMoves:
         """Count a request for one partition that is about to be forwarded; its connection may move
         once it is answered.
         """
+        if self.are_held:
+            return
         connection = request.connection
         route: _Route | None = connection.route
         if route is None or route.last + 1 != connection.requests or route.owner != owner:

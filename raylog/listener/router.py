@@ -28,6 +28,8 @@ from raylog.kafka.chain import Refuse, Stage
 from raylog.kafka.context import EXTERNAL
 from raylog.kafka.spec import ApiSpec, ServerKind
 from raylog.listener import cluster_view, log_directories, markers
+from raylog.listener.access import partial
+from raylog.listener.access.guard import Guard
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.controller_link import TIMEOUT_MS, ControllerLink
 from raylog.listener.coordinator_search import CoordinatorSearch
@@ -77,6 +79,7 @@ class Router:
         self._routes = Routes(broker_id, image)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
         self._moves = ConnectionMoves(self._owners)
+        self._guard = Guard(image)
         self._link = ControllerLink(
             self._controller_endpoint,
             secret=secret,
@@ -89,7 +92,14 @@ class Router:
         self._creation = TopicCreator(self._routes, self._link, self._arrivals)
         budget = ResponseBudget(lambda: self.server)
         fetches = Fetches(
-            self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
+            self._routes,
+            self._owners,
+            self.sessions,
+            clock.monotonic_ms,
+            budget,
+            self._arrivals,
+            self._moves.routed,
+            self._guard.readable,
         )
         self._groups, self._transactions = (
             Coordinators(topic, self._routes, self._owners, self._arrivals) for topic in (GROUPS, TRANSACTIONS)
@@ -111,6 +121,8 @@ class Router:
             stages=stages,
             refusals={table.FETCH.key: fetches.refuse, table.METADATA.key: self._refuse_metadata},
         )
+        self._plain = self.server.handlers
+        self._guarded = self._guard.guarded(self._plain, table.BY_KEY)
         self.server.on_read = budget.answers_read
         self._moves.server = self.server
 
@@ -159,6 +171,9 @@ class Router:
         current limits.
         """
         self._take_limits()
+        if self._guard.follow():
+            self.server.handlers = self._guarded if self._guard.is_on else self._plain
+            self._moves.are_held = self._guard.is_on  # a host does not ask an authorizer
         living = {
             Owner(node, actor.incarnation, actor.endpoint)
             for node, actor in self._routes.image.actors.items()
@@ -207,11 +222,17 @@ class Router:
         return self._routes.broker_id
 
     def _metadata(self, request: Request) -> Any:
+        self._judge_metadata(request)
         missing = self._creation.wanted(request.body, request.version)
         if missing:
             return self._create_first(request, missing)
         request.reply(self._metadata_entity(request, {}))
         return None
+
+    def _judge_metadata(self, request: Request) -> None:
+        access = self._guard.access(request)
+        if access is not None:
+            partial.metadata(access, request, self._creation.wanted)
 
     async def _create_first(self, request: Request, missing: list[str]) -> Any:
         return self._metadata_entity(request, await self._creation.create(missing, request.context))
@@ -225,6 +246,7 @@ class Router:
         """Put the error at every topic. Brokers are still listed: a client without any could not
         ask again.
         """
+        self._judge_metadata(request)
         entity = self._metadata_entity(request, {})
         topics = tuple(replace(each, error_code=refuse.code, partitions=()) for each in entity.topics)
         request.reply(replace(entity, topics=topics))
@@ -234,7 +256,12 @@ class Router:
         request.reply(cluster_view.describe_cluster(self._routes, request.body, request.version, controller=controller))
 
     def _describe_topic_partitions(self, request: Request) -> None:
-        request.reply(cluster_view.describe_topic_partitions(self._routes, request.body, request.version))
+        access = self._guard.access(request)
+        answer = partial.describe_topic_partitions(access, request) if access is not None else None
+        if answer is None:
+            may = partial.describable(access)
+            answer = cluster_view.describe_topic_partitions(self._routes, request.body, request.version, may)
+        request.reply(answer)
 
     def _list_config_resources(self, request: Request) -> None:
         request.reply(cluster_view.list_config_resources(self._routes, request.body, request.version))

@@ -89,6 +89,7 @@ class Door:
         self._broker = broker_of(node_id)
         self._listener: ChannelListener | None = None
         self._channels: set[Channel] = set()
+        self._is_shut = False  # there is an authorizer, which is asked at the Broker alone
         self.server = Server(
             dict.fromkeys((PRODUCE.key, FETCH.key), _not_by_the_table),
             connection=partial(_DoorConnection, self),
@@ -104,6 +105,9 @@ class Door:
 
     def configured(self, config: HostConfig) -> None:
         """Go by what the brokers' configs say now."""
+        self._is_shut = bool(config.authorizer_class_name)
+        for connection in list(self.server.connections) if self._is_shut else ():
+            connection.close()
         self.server.limits = replace(
             LISTENER_LIMITS,
             idle_timeout_ms=idle_limit(config.connections_max_idle_ms),
@@ -127,6 +131,9 @@ class Door:
         if not _is_broker(request.connection.peer, self._broker):
             request.refuse(ClusterError("only this host's Broker may move connections to it"))
             return
+        if self._is_shut:
+            request.refuse(ClusterError("connections stay with their Broker, which asks the authorizer"))
+            return
         if self._listener is None:
             self.server.begin()
             self._listener = ChannelListener(self._accepted)
@@ -135,6 +142,10 @@ class Door:
     def _accepted(self, sock: socket.socket) -> None:
         def heard(message: Message, moved: socket.socket | None) -> None:
             assert isinstance(message, Moved) and moved is not None, f"a Broker doesn't say {message}"
+            if self._is_shut:
+                moved.close()
+                channel.send(Ended(message.number))
+                return
             self.server.adopt(moved, message.pending, partial(_prepare, channel, message))
 
         channel = Channel(sock, heard, lambda: self._channels.discard(channel))

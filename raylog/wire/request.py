@@ -35,6 +35,7 @@ class Request:
     """
 
     __slots__ = (
+        "_amend",
         "_body",
         "api_key",
         "connection",
@@ -64,6 +65,7 @@ class Request:
         self.frame = frame
         self.position = position
         self._body = body
+        self._amend: Callable[[Entity], Entity] | None = None
         self.held_bytes = size
         self.state: str = OPEN
         self.encoded: list[Buffer] | None = None  # encoded, waiting for its turn (ordered connections)
@@ -86,6 +88,10 @@ class Request:
     def body(self, body: Entity) -> None:
         self._body = body
 
+    def replace_body(self, body: Entity) -> None:
+        """The request is this one from now on. The bytes that it came in are forgotten."""
+        self._body, self.frame = body, None
+
     @property
     def header(self) -> RequestHeader:
         return RequestHeader(self.api_key, self.version, self.correlation_id, self.context.client_id)
@@ -107,6 +113,8 @@ class Request:
         if self.state is GONE:
             return
         assert self.state is OPEN, f"request {self.header} was answered twice"
+        if self._amend is not None:
+            entity = self._amend(entity)
         self.connection.send_reply(self, encode_response(entity, self.correlation_id))
         if (delay := getattr(entity, "throttle_time", None)) and self.connection.server.ordered:
             self.connection.mute(delay.total_seconds())
@@ -137,6 +145,18 @@ class Request:
         """Answers a private API by an error."""
         assert self.api_key >= private.FIRST_API_KEY, "Kafka's APIs carry errors in fields of their own"
         self.reply(private.refusal(self.api_key, error))
+
+    def amend_reply(self, amend: Callable[[Entity], Entity]) -> None:
+        """The answer to the client is what ``amend``, and whatever amended it before, makes of the
+        one that is given. For requests whose bytes are not passed on.
+        """
+        before = self._amend
+        self.replace_body(self.body)
+        self._amend = amend if before is None else lambda entity: before(amend(entity))
+
+    @property
+    def is_amended(self) -> bool:
+        return self._amend is not None
 
     def replace_reply(self, callback: Callable[[], None]) -> None:
         """When the answer is there, it is dropped and ``callback`` called in its place."""

@@ -26,11 +26,13 @@ from raylog.groups.requests import GroupReply, Request
 from raylog.kafka import table
 from raylog.kafka.spec import ApiSpec
 from raylog.replication.transaction_events import TransactionMembership
+from raylog.security.permissions import OPERATIONS, Resource
 from raylog.server.apis.api import answer
 from raylog.server.apis.entities import CODES, NO_DELAY, build, milliseconds
 from raylog.types import TopicPartition
 
 NO_OPERATIONS = -(1 << 31)
+ALL_OPERATIONS = sum(1 << each for each in OPERATIONS[Resource.GROUP])
 GROUP_ID_NOT_FOUND = ErrorCode.group_id_not_found.value
 
 
@@ -332,6 +334,7 @@ def _describe_request(body: Any, version: int, caller: Caller) -> list[Request]:
 
 def _describe_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
     cls, module = answer(table.DESCRIBE_GROUPS, version)
+    operations = ALL_OPERATIONS if getattr(body, "include_authorized_operations", False) else NO_OPERATIONS
     groups = []
     for reply in replies:
         assert isinstance(reply, requests.DescribedGroupState), reply
@@ -358,7 +361,7 @@ def _describe_entity(body: Any, replies: Sequence[GroupReply], version: int) -> 
                 protocol_type=reply.protocol_type,
                 protocol_data=reply.protocol,
                 members=members,
-                authorized_operations=NO_OPERATIONS,
+                authorized_operations=operations,
             )
         )
     return build(cls, throttle_time=NO_DELAY, groups=tuple(groups))
