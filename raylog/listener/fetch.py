@@ -75,11 +75,10 @@ class Fetches:
         budget: ResponseBudget,
         arrivals: Arrivals,
         routed: Routed = unmoved,
-        readable: Callable[[Request], Callable[[Any], bool] | None] = lambda _: None,
     ) -> None:
-        """``readable`` says which topics a request's client may read; None: all."""
+        """``readable`` may be set; it says which topics a request's client may read, None for all."""
         self._routed = routed
-        self.readable = readable
+        self.readable: Callable[[Request], Callable[[Any], bool] | None] = lambda _: None
         self.arrivals = arrivals
         self.routes = routes
         self.owners = owners

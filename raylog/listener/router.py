@@ -92,15 +92,9 @@ class Router:
         self._creation = TopicCreator(self._routes, self._link, self._arrivals)
         budget = ResponseBudget(lambda: self.server)
         fetches = Fetches(
-            self._routes,
-            self._owners,
-            self.sessions,
-            clock.monotonic_ms,
-            budget,
-            self._arrivals,
-            self._moves.routed,
-            self._guard.readable,
+            self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
         )
+        fetches.readable = self._guard.readable
         self._groups, self._transactions = (
             Coordinators(topic, self._routes, self._owners, self._arrivals) for topic in (GROUPS, TRANSACTIONS)
         )
@@ -121,8 +115,7 @@ class Router:
             stages=stages,
             refusals={table.FETCH.key: fetches.refuse, table.METADATA.key: self._refuse_metadata},
         )
-        self._plain = self.server.handlers
-        self._guarded = self._guard.guarded(self._plain, table.BY_KEY)
+        self._guard.protect(self.server)
         self.server.on_read = budget.answers_read
         self._moves.server = self.server
 
@@ -171,9 +164,8 @@ class Router:
         current limits.
         """
         self._take_limits()
-        if self._guard.follow():
-            self.server.handlers = self._guarded if self._guard.is_on else self._plain
-            self._moves.are_held = self._guard.is_on  # a host does not ask an authorizer
+        self._guard.follow()
+        self._moves.are_held = self._guard.is_on  # a host does not ask an authorizer
         living = {
             Owner(node, actor.incarnation, actor.endpoint)
             for node, actor in self._routes.image.actors.items()

@@ -260,19 +260,26 @@ class MetadataImage:
             case ProducerIdsAllocated():
                 assert record.next_producer_id >= self.next_producer_id, f"{record} after {self.next_producer_id}"
                 self.next_producer_id = record.next_producer_id
-            case AclCreated():
-                self.acls.add(record.id, record.acl)
-            case AclDeleted():
-                self.acls.remove(record.id)
+            case AclCreated() | AclDeleted():
+                self._change_acls(record)
             case HighWatermarksNoted():
-                for id, mark in by_partition(record.topics):
-                    assert self.partition(id) is not None, f"{mark} of {id}, which does not exist"
-                    self.high_watermarks[id] = mark
+                self._note_high_watermarks(record)
             case ClusterFormatted():
                 assert self.cluster_id in ("", record.cluster_id), f"{record} in a log of {self.cluster_id}"
                 self.cluster_id = record.cluster_id
             case _:
                 assert_never(record)
+
+    def _change_acls(self, record: AclCreated | AclDeleted) -> None:
+        if isinstance(record, AclCreated):
+            self.acls.add(record.id, record.acl)
+        else:
+            self.acls.remove(record.id)
+
+    def _note_high_watermarks(self, record: HighWatermarksNoted) -> None:
+        for id, mark in by_partition(record.topics):
+            assert self.partition(id) is not None, f"{mark} of {id}, which does not exist"
+            self.high_watermarks[id] = mark
 
     def _add_actor(self, record: ActorRegistered) -> None:
         self.actors[record.node_id] = record

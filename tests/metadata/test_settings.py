@@ -60,9 +60,12 @@ def test_every_config_of_a_server_is_a_setting_that_its_process_reads(table: Any
 def test_each_setting_takes_the_value_that_was_set(kind: Any) -> None:
     for field, name in config_of(kind()).items():
         default = getattr(kind(), field)
-        other = (
-            str(not default).lower() if isinstance(default, bool) else str(default - 1 if default > 1 else default + 1)
-        )
+        if isinstance(default, str):
+            other = next(each for each in BROKER_CONFIGS[name].choices if each != default)
+        elif isinstance(default, bool):
+            other = str(not default).lower()
+        else:
+            other = str(default - 1 if default > 1 else default + 1)
         values = {name: for_all_brokers({name: other})[name]}
         changed = with_configs(kind(), values)
         assert getattr(changed, field) == BROKER_CONFIGS[name].parse(other) != default

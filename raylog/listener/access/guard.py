@@ -25,6 +25,7 @@ from raylog.metadata.image import MetadataImage
 from raylog.security.authorizer import Authorizer
 from raylog.security.permissions import Operation
 from raylog.wire.request import Handler, Request
+from raylog.wire.server import Server
 
 logger: Final = logging.getLogger("raylog.authorizer")
 
@@ -35,14 +36,22 @@ class Guard:
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
         self._authorizer: Authorizer | None = None
+        self._server: Server
+        self._plain: dict[int, Handler]
+        self._guarded: dict[int, Handler]
+
+    def protect(self, server: Server) -> None:
+        """Stand before that server's handlers. Fails for an API without a rule."""
+        self._server = server
+        self._plain = server.handlers
+        self._guarded = self.guarded(self._plain, table.BY_KEY)
 
     @property
     def is_on(self) -> bool:
         return self._authorizer is not None
 
-    def follow(self) -> bool:
-        """Go by the image as it is now; whether the authorizer has come or gone."""
-        was_on = self.is_on
+    def follow(self) -> None:
+        """Go by the image as it is now."""
         image = self._image()
         found = security_configs.authorizer_of(image.broker_configs)
         if found is None:
@@ -51,7 +60,7 @@ class Guard:
             known = self._authorizer
             if known is None or known.acls is not image.acls or (known.super_users, known.allows_everyone) != found:
                 self._authorizer = Authorizer(image.acls, *found)
-        return was_on is not self.is_on
+        self._server.handlers = self._guarded if self.is_on else self._plain
 
     def access(self, request: Request) -> Access | None:
         """What the request's client may do; None for somebody who may do everything."""

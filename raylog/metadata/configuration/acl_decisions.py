@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import assert_never
 
 from kio.schema.errors import ErrorCode
 
@@ -54,6 +55,8 @@ class AclDecisions:
                 if is_disabled:
                     return AclsDeleted((_DISABLED,) * len(filters))
                 return self._delete(filters)
+            case _:
+                assert_never(request)
 
     def _describe(self, filter: AclFilter) -> AclsDescribed:
         try:
