@@ -33,6 +33,10 @@ SIZES = {"a": 2, "b": 3, "c": 1}
 DISK = uuid.UUID(int=1)
 
 
+def everything(name: str) -> bool:
+    return True
+
+
 def routes(**changes: Any) -> Routes:
     """A broker that leads topics of those sizes; ``changes`` to the state of their partitions."""
     image = MetadataImage.of([ClusterFormatted("c"), BrokerRegistered(0), DiskRegistered(DISK, 0, "/0")])
@@ -61,7 +65,7 @@ def asking(*names: str, limit: int = 2_000, cursor: tuple[str, int] | None = Non
 
 def page(found: Routes, body: Any) -> tuple[list[tuple[str, list[int]]], tuple[str, int] | None]:
     """The partitions of an answer that has been over the wire, and where the next page begins."""
-    entity = cluster_view.describe_topic_partitions(found, body, 0)
+    entity = cluster_view.describe_topic_partitions(found, body, 0, everything)
     reply = decode_response(KEY, 0, b"".join(encode_response(entity, 1))[4:])
     following = reply.next_cursor and (reply.next_cursor.topic_name, reply.next_cursor.partition_index)
     return [(topic.name, [each.partition_index for each in topic.partitions]) for topic in reply.topics], following
@@ -104,7 +108,7 @@ def test_a_page_holds_no_more_than_brokers_allow(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_unknown_topic_is_one_with_an_error() -> None:
-    reply = cluster_view.describe_topic_partitions(routes(), asking("a", "nowhere", "no where"), 0)
+    reply = cluster_view.describe_topic_partitions(routes(), asking("a", "nowhere", "no where"), 0, everything)
     errors = [(topic.name, topic.error_code) for topic in reply.topics]
     invalid, unknown = ErrorCode.invalid_topic_exception, ErrorCode.unknown_topic_or_partition
     assert errors == [("a", ErrorCode.none), ("no where", invalid), ("nowhere", unknown)]
@@ -116,13 +120,13 @@ def test_a_topic_that_is_gone_since_the_last_page_ends_none() -> None:
 
 @pytest.mark.parametrize("cursor", [("b", 0), ("a", -1)], ids=["of another topic", "of no partition"])
 def test_a_cursor_that_is_none_is_an_invalid_request(cursor: tuple[str, int]) -> None:
-    reply = cluster_view.describe_topic_partitions(routes(), asking("a", cursor=cursor), 0)
+    reply = cluster_view.describe_topic_partitions(routes(), asking("a", cursor=cursor), 0, everything)
     assert [(topic.name, topic.error_code) for topic in reply.topics] == [("a", ErrorCode.invalid_request)]
     assert reply.next_cursor is None
 
 
 def part(found: Routes) -> Any:
-    return cluster_view.describe_topic_partitions(found, asking("c"), 0).topics[0].partitions[0]
+    return cluster_view.describe_topic_partitions(found, asking("c"), 0, everything).topics[0].partitions[0]
 
 
 def test_replicas_are_told_as_metadata_tells_them() -> None:

@@ -1,0 +1,133 @@
+"""A cluster that gets an authorizer while clients are there: none of them goes on unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from acl_cases import OF_TOPIC, TOPIC, topic
+from authorized import EVERYTHING, Clients, set_configs
+from first_leaders import preferred_leaders_are_awaited
+from kio.schema.errors import ErrorCode
+from outside import Client, fetch, metadata, parts, produce, request
+from raw_requests import batch, eventually
+
+from raylog.client.admin.admin import NewTopic
+from raylog.client.sync import AdminClient
+from raylog.errors import RaylogError
+from raylog.listener.moves import PATIENCE
+from raylog.security.permissions import Operation
+from raylog.server.broker_server import BrokerServer
+from raylog.server.replica_server import ReplicaServer
+from raylog.testing.in_process import InProcessCluster, cluster
+from raylog.types import BROKER_SLOT, node_id
+from raylog.wire.connection import Connection
+from raylog.wire.handshake import Peer
+from raylog.wire.private import OpenDoor
+
+pytestmark = pytest.mark.core
+BROKERS = (0, 1)
+
+
+@pytest.fixture
+def running() -> Iterator[InProcessCluster]:
+    with preferred_leaders_are_awaited(), cluster(brokers=2) as found:
+        with AdminClient(found.address) as admin:
+            admin.create_topics([NewTopic(TOPIC, replica_assignment={0: (0, 1), 1: (1, 0)})])
+        yield found
+
+
+def at_doors(running: InProcessCluster) -> list[Any]:
+    hosts = [server for server in running.launcher.servers.values() if isinstance(server, ReplicaServer)]
+    return [connection for host in hosts for connection in host.door.server.connections]
+
+
+def handlers(running: InProcessCluster, broker: int) -> tuple[Any, Any]:
+    """Those in force, and those without an authorizer."""
+    server = running.launcher.servers[node_id(broker, BROKER_SLOT)]
+    assert isinstance(server, BrokerServer) and server.router is not None
+    return server.router.server.handlers, server.router._guard._plain
+
+
+def write(client: Client, number: int = 0) -> ErrorCode:
+    (answer,) = client.ask(produce(TOPIC, {number: batch(b"v")})).responses[0].partition_responses
+    return ErrorCode(answer.error_code)
+
+
+def test_connections_come_back_from_the_hosts_and_stay(running: InProcessCluster) -> None:
+    for broker in BROKERS:
+        in_force, plain = handlers(running, broker)
+        assert in_force is plain, "without an authorizer nothing stands before a handler"
+    moved = Client(running, 0)
+    eventually(lambda: write(moved) is ErrorCode.none and at_doors(running), "the connection to move")
+    set_configs(running)
+    eventually(lambda: not moved.connection.is_open, "the connection at the host has ended")
+    assert not at_doors(running)
+    moved.close()
+    clients = Clients(running)
+    eventually(lambda: write(clients._client) is OF_TOPIC, "the Broker asks the authorizer")
+    clients.grant(topic(Operation.WRITE))
+    for _ in range(3 * PATIENCE):
+        assert write(clients._client) is ErrorCode.none
+    assert not at_doors(running) and clients._client.connection.is_open
+    clients.close()
+    with pytest.raises(RaylogError, match="asks the authorizer"):
+        open_door(running)
+
+
+def open_door(running: InProcessCluster) -> None:
+    """As a Broker would that doesn't know of the authorizer."""
+    node, host = next(
+        (node, server)
+        for node, server in running.launcher.servers.items()
+        if isinstance(server, ReplicaServer) and node >> 16 == 0
+    )
+
+    async def ask() -> None:
+        connection = await Connection.open(
+            host._endpoint,
+            secret=running.address.secret,
+            cluster_id=running.address.cluster_id,
+            caller=Peer(node_id(node >> 16, BROKER_SLOT), 1),
+        )
+        try:
+            await connection.request(OpenDoor(), timeout_ms=5_000)
+        finally:
+            connection.close()
+
+    running.run(ask())
+
+
+def test_an_acl_is_in_force_on_every_broker(running: InProcessCluster) -> None:
+    set_configs(running)
+    clients = [Client(running, broker) for broker in BROKERS]
+    of_first = Clients(running)
+    try:
+        for broker, each in zip(BROKERS, clients, strict=True):
+            eventually(lambda each=each, broker=broker: write(each, broker) is OF_TOPIC, "it is denied")
+        of_first.grant(topic(Operation.WRITE), topic(Operation.READ))
+        for broker, each in zip(BROKERS, clients, strict=True):
+            eventually(lambda each=each, broker=broker: write(each, broker) is ErrorCode.none, "it is allowed")
+            assert parts(each.ask(fetch(TOPIC, {broker: 0})))[broker].records
+        of_first.grant()
+        for broker, each in zip(BROKERS, clients, strict=True):
+            eventually(lambda each=each, broker=broker: write(each, broker) is OF_TOPIC, "it is denied again")
+            assert [each.name for each in each.ask(metadata()).topics] == []
+    finally:
+        for each in (*clients, of_first):
+            each.close()
+
+
+def test_without_an_authorizer_acls_are_disabled(running: InProcessCluster) -> None:
+    client = Client(running, 0)
+    described = client.ask(request(29, 3, **EVERYTHING))
+    assert (described.error_code, described.error_message) == (
+        ErrorCode.security_disabled,
+        "No Authorizer is configured.",
+    )
+    deleted = client.ask(request(31, 3, filters=lambda module: (module.DeleteAclsFilter(**EVERYTHING),)))
+    assert deleted.filter_results[0].error_code is ErrorCode.security_disabled
+    groups = client.ask(request(60, 0, include_cluster_authorized_operations=True))
+    assert groups.cluster_authorized_operations == sum(1 << each for each in (5, 7, 8, 9, 10, 11, 12))
+    client.close()
