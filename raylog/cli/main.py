@@ -19,6 +19,7 @@ import typer
 
 import raylog
 from raylog.cli import (
+    acls,
     actors,
     brokers,
     cluster,
@@ -96,6 +97,7 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(actors.app, name="actors")
 app.add_typer(configs.app, name="configs")
+app.add_typer(acls.app, name="acls")
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(reassign.app, name="reassign")

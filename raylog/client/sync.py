@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from raylog.client import background as background_module
+from raylog.client.admin.acls import AclCalls
 from raylog.client.admin.actors import ActorCalls
 from raylog.client.admin.admin import (
     AnyBroker,
@@ -290,7 +291,7 @@ class Producer:
             raise core.no_room(size)
 
 
-class AdminClient(GroupCalls, ActorCalls, ControllerCalls, InspectionCalls, TransactionInspection):
+class AdminClient(GroupCalls, ActorCalls, ControllerCalls, InspectionCalls, TransactionInspection, AclCalls):
     """Manages topics, configs, offsets and brokers. ``AsyncAdminClient`` describes each call."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:

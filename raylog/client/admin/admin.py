@@ -18,6 +18,7 @@ from typing import Any, Literal
 from kio.schema.errors import ErrorCode
 
 from raylog.client.admin import reassignment_throttles
+from raylog.client.admin.acls import AsyncAclCalls
 from raylog.client.admin.actors import AsyncActorCalls
 from raylog.client.admin.config_entries import ConfigEntry as ConfigEntry
 from raylog.client.admin.config_entries import ConfigSource as ConfigSource
@@ -133,7 +134,12 @@ class OffsetInfo:
 
 
 class AsyncAdminClient(
-    AsyncGroupCalls, AsyncActorCalls, AsyncControllerCalls, AsyncInspectionCalls, AsyncTransactionInspection
+    AsyncGroupCalls,
+    AsyncActorCalls,
+    AsyncControllerCalls,
+    AsyncInspectionCalls,
+    AsyncTransactionInspection,
+    AsyncAclCalls,
 ):
     """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
 
