@@ -1,7 +1,7 @@
 """Every Kafka API that raylog speaks, once: its key, name and versions stand nowhere else.
 
 ``serving`` makes the tables of one server out of the handlers that it has. ``authorised_by`` is
-what Apache Kafka's authorizer asks; nothing asks yet.
+what Apache Kafka's authorizer asks; ``raylog.listener.access`` says how, and asks.
 
 Versions that are not spoken: Produce 0–2 carry message sets v0/v1, which nobody writes any more,
 and OffsetCommit and OffsetFetch of version 0 went to ZooKeeper. Produce is *claimed* from version 0

@@ -70,8 +70,8 @@ class Router:
         stages: Sequence[Stage] = (),
         clock: MachineClock | None = None,
     ) -> None:
-        """``listener``: where to listen. ``controller`` returns the active controller's broker and
-        address. ``stages`` run before every handler. ``clock``: the machine's if none is given.
+        """``controller`` returns the active controller's broker and address. ``stages`` run before
+        every handler. ``clock``: the machine's if none is given.
         """
         clock = clock or MachineClock()
         self._controller = controller
@@ -98,8 +98,14 @@ class Router:
         self._groups, self._transactions = (
             Coordinators(topic, self._routes, self._owners, self._arrivals) for topic in (GROUPS, TRANSACTIONS)
         )
+        self.server = self._server(fetches, listener, cluster_id, stages)
+        self.server.on_read = budget.answers_read
+        self._guard.protect(self.server)
+        self._moves.server = self.server
+
+    def _server(self, fetches: Fetches, listener: Endpoint, cluster_id: str, stages: Sequence[Stage]) -> Server:
         apis = table.serving(ServerKind.BROKER, self._handlers(fetches))
-        self.server = Server(
+        return Server(
             {**apis.handlers, **self._transactions.shared_handlers()},
             cluster_id=cluster_id,
             host=listener.host,
@@ -115,9 +121,6 @@ class Router:
             stages=stages,
             refusals={table.FETCH.key: fetches.refuse, table.METADATA.key: self._refuse_metadata},
         )
-        self._guard.protect(self.server)
-        self.server.on_read = budget.answers_read
-        self._moves.server = self.server
 
     def _handlers(self, fetches: Fetches) -> dict[ApiSpec, Handler]:
         groups, transactions = self._groups, self._transactions

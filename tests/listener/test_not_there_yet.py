@@ -47,4 +47,4 @@ def test_acls_are_answered_as_by_kafka_without_an_authorizer(client: Open, versi
         )
     )
     assert [each.error_code for each in deleted.filter_results] == [NO_AUTHORIZER]
-    assert "no authorizer" in deleted.filter_results[0].error_message
+    assert "No Authorizer" in deleted.filter_results[0].error_message

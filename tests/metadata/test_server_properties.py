@@ -163,7 +163,7 @@ def test_a_reference_that_leads_nowhere_is_named(reference: str, why: str) -> No
         ("log.roll.hours=0", "must be at least 1"),
         ("authorizer.class.name=org.Acl", "choose from "),
         ("remote.log.storage.system.enable=true", "no remote storage"),
-        ("sasl.enabled.mechanisms=PLAIN", "authentication and authorisation"),
+        ("sasl.enabled.mechanisms=PLAIN", "authentication of Kafka clients"),
         ("offsets.topic.num.partitions=7", "it is 50 here"),
         ("broker.rack=a", "--rack"),
         ("listeners=SASL_SSL://:9092,PLAINTEXT://:9093", "one listener for Kafka clients"),

@@ -219,7 +219,7 @@ COMMANDS = (
     "verifiable-producer",
     "verifiable-consumer",
 )
-GROUPED = ("topics", "configs", "groups", "brokers", "reassign", "perf", "node", "quorum", "features")
+GROUPED = ("topics", "acls", "configs", "groups", "brokers", "reassign", "perf", "node", "quorum", "features")
 
 
 def write_tables() -> None:
