@@ -99,6 +99,30 @@ def open_door(running: InProcessCluster) -> None:
     running.run(ask())
 
 
+def test_a_host_turns_away_a_connection_that_was_on_its_way(running: InProcessCluster) -> None:
+    moved = Client(running, 0)
+    eventually(lambda: write(moved) is ErrorCode.none and at_doors(running), "a channel to the host")
+    second = Client(running, 0)
+    host = next(server for server in running.launcher.servers.values() if _has_door(server))
+    host.door._is_shut = True  # the Broker does not know yet
+    eventually(lambda: _is_turned_away(second), "the connection has ended at the host")
+    assert len(at_doors(running)) <= 1
+    for each in (moved, second):
+        each.close()
+
+
+def _has_door(server: Any) -> bool:
+    return isinstance(server, ReplicaServer) and bool(server.door.server.connections)
+
+
+def _is_turned_away(client: Client) -> bool:
+    try:
+        assert write(client) is ErrorCode.none
+    except RaylogError:
+        return True
+    return False
+
+
 def test_an_acl_is_in_force_on_every_broker(running: InProcessCluster) -> None:
     set_configs(running)
     clients = [Client(running, broker) for broker in BROKERS]

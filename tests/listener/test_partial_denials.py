@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,14 @@ from raw_requests import batch, eventually
 
 from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
+from raylog.kafka import table
+from raylog.kafka.context import RequestContext
+from raylog.listener.access.access import Access
+from raylog.listener.access.rules import RULES
+from raylog.metadata.image import MetadataImage
 from raylog.security.acl import AclBinding
+from raylog.security.acls import Acls
+from raylog.security.authorizer import Authorizer
 from raylog.security.permissions import Operation, PatternType, PermissionType, Resource
 
 pytestmark = pytest.mark.core
@@ -161,6 +169,10 @@ def test_pages_of_topics_have_those_that_may_be_described(clients: Clients) -> N
     )
 
 
+def named_of(module: Any, *topics: str) -> Any:
+    return tuple(module.OffsetFetchRequestTopics(name=name, partition_indexes=(0,)) for name in topics)
+
+
 def commit(*topics: str) -> Any:
     return request(
         8,
@@ -212,6 +224,19 @@ def test_offsets_are_committed_and_fetched_of_topics_that_are_allowed(clients: C
             each.name: (each.partitions[0].error_code, each.partitions[0].committed_offset) for each in reply.topics
         }
 
+    denied_group = ErrorCode.group_authorization_failed
+    if version >= 8:
+        other = request(
+            9,
+            version,
+            groups=lambda module: tuple(
+                module.OffsetFetchRequestGroup(group_id=each, topics=named_of(module, TOPIC))
+                for each in (GROUP, "other")
+            ),
+            require_stable=False,
+        )
+        groups = {each.group_id: (each.error_code, len(each.topics)) for each in clients.ask(other).groups}
+        assert groups == {GROUP: (NONE, 1), "other": (denied_group, 0)}
     assert fetched(TOPIC, SECRET) == {TOPIC: (NONE, 5), SECRET: (OF_TOPIC, -1)}
     assert fetched() == {TOPIC: (NONE, 5)}
     assert fetched(SECRET) == {SECRET: (OF_TOPIC, -1)}
@@ -254,6 +279,22 @@ def test_topics_are_created_and_deleted_of_those_that_are_allowed(clients: Clien
         unknown: (None, ErrorCode.unknown_topic_id),
     }
     assert SECRET in clients.image().topic_ids
+
+
+def test_an_id_that_a_broker_does_not_know_yet_is_not_deleted_unasked(clients: Clients) -> None:
+    """Its controller may know it, and asks nobody."""
+    by_id = request(
+        20,
+        6,
+        topics=lambda module: (module.DeleteTopicState(name=None, topic_id=secret_id(clients)),),
+        timeout=produce(TOPIC, {}).timeout,
+    )
+    replies: list[Any] = []
+    asked = SimpleNamespace(body=by_id, version=6, amend_reply=replies.append, replace_body=replies.append)
+    nobody = RequestContext("User:x", "EXTERNAL", "127.0.0.1", None)
+    access = Access(Authorizer(Acls()), nobody, MetadataImage.empty(), "DeleteTopics")
+    answer = RULES[table.DELETE_TOPICS](access, asked)  # type: ignore[arg-type]
+    assert [each.error_code for each in answer.responses] == [ErrorCode.unknown_topic_id] and not replies
 
 
 def test_lists_leave_out_what_may_not_be_described(clients: Clients) -> None:

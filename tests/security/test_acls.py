@@ -209,3 +209,11 @@ def test_a_decision_looks_at_few_of_many_acls() -> None:
     looked_at = sum(len(each) for by_name in acls.about(Resource.TOPIC, "topic-7") for each in by_name.values())
     assert looked_at == 1
     assert [list(each) for each in acls.about(Resource.TOPIC, "p0071")] == [["User:alice"]]
+
+
+def test_match_finds_what_affects_a_name_and_nothing_else() -> None:
+    literal, wildcard, prefixed = acl(name="a"), acl(name="*"), acl(name="a", pattern=PatternType.PREFIXED)
+    acls = of(literal, wildcard, prefixed, acl(name="abc", pattern=PatternType.PREFIXED))
+    affecting = acls.matching(AclFilter(name="ab", pattern=PatternType.MATCH))
+    assert affecting == sorted([wildcard, prefixed])
+    assert literal in acls.matching(AclFilter(name="a", pattern=PatternType.MATCH))
