@@ -99,7 +99,7 @@ OFFSET_FOR_LEADER_EPOCH = ApiSpec(
     "OffsetForLeaderEpoch",
     ApiOwner.LEADER,
     range(2, 5),
-    (_topic(Operation.DESCRIBE),),
+    (_topic(Operation.DESCRIBE), _cluster(Operation.CLUSTER_ACTION)),
     partitions=PartitionSplit(
         "topics", "partitions", "partition",
         "topics", "OffsetForLeaderTopicResult", "partitions", "EpochEndOffset", "partition",
@@ -227,7 +227,7 @@ ADD_PARTITIONS_TO_TXN = ApiSpec(
     "AddPartitionsToTxn",
     ApiOwner.TRANSACTION_COORDINATOR,
     range(6),
-    (_transactional_id(Operation.WRITE), _topic(Operation.WRITE)),
+    (_transactional_id(Operation.WRITE), _topic(Operation.WRITE), _cluster(Operation.CLUSTER_ACTION)),
     groups=GroupSplit("transactions", "results_by_transaction", "transactional_id", first_version=4),
 )
 ADD_OFFSETS_TO_TXN = ApiSpec(
@@ -269,7 +269,7 @@ INIT_PRODUCER_ID = ApiSpec(
     "InitProducerId",
     ApiOwner.CONTROLLER,
     range(6),
-    (_transactional_id(Operation.WRITE), _cluster(Operation.IDEMPOTENT_WRITE)),
+    (_transactional_id(Operation.WRITE), _cluster(Operation.IDEMPOTENT_WRITE), _topic(Operation.WRITE)),
     also=ApiOwner.TRANSACTION_COORDINATOR,
 )
 DESCRIBE_CONFIGS = ApiSpec(

@@ -148,10 +148,10 @@ class Request:
 
     def amend_reply(self, amend: Callable[[Entity], Entity]) -> None:
         """The answer to the client is what ``amend``, and whatever amended it before, makes of the
-        one that is given. For requests whose bytes are not passed on.
+        one that is given. Nobody passes the bytes of such a request on: ``replace_body`` first.
         """
+        assert self.frame is None, f"the bytes of {self.header} may be passed on, and their answer with them"
         before = self._amend
-        self.replace_body(self.body)
         self._amend = amend if before is None else lambda entity: before(amend(entity))
 
     @property

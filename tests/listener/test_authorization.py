@@ -12,10 +12,10 @@ from acl_cases import CASES, TRANSACTION, WITHOUT_DENIALS, Case, denials, transa
 from authorized import Clients, authorized_cluster
 
 from raylog.kafka import table
-from raylog.kafka.spec import ServerKind
+from raylog.kafka.spec import Permission, ServerKind
 from raylog.listener.access.rules import PRIVATE, RULES
 from raylog.security.acl import AclBinding
-from raylog.security.permissions import Operation, PermissionType
+from raylog.security.permissions import IMPLYING, Operation, PermissionType, Resource
 from raylog.wire.private_transactions import KeepTransactionRequest
 
 pytestmark = pytest.mark.core
@@ -48,6 +48,25 @@ def test_each_api_of_a_listener_has_a_rule_and_a_case() -> None:
     assert RULES.keys() == served
     assert {case.spec for case in CASES} | WITHOUT_DENIALS.keys() == served
     assert len(list(denied_cases())) + len(list(allowed_cases())) > 250
+
+
+def test_the_cases_need_what_the_table_of_apis_says() -> None:
+    for spec in {case.spec for case in CASES}:
+        needed = {
+            Permission(acl.operation, acl.resource)
+            for case in CASES
+            if case.spec is spec
+            for step in case.steps
+            for acl in step.any_of
+        }
+        hidden = {Permission(Operation.DESCRIBE, Resource.TOPIC)} if spec is table.DESCRIBE_TRANSACTIONS else set()
+        assert set(spec.authorised_by) - hidden <= needed, f"{spec} has no case of {set(spec.authorised_by) - needed}"
+        implying = {
+            Permission(each, permission.resource)
+            for permission in spec.authorised_by
+            for each in IMPLYING.get(permission.operation, ())
+        }
+        assert needed <= set(spec.authorised_by) | implying, f"{spec}: {needed - set(spec.authorised_by) - implying}"
 
 
 def test_an_api_without_a_rule_keeps_a_listener_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
