@@ -32,9 +32,10 @@ from raylog.errors import ProtocolError
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 SECRET_HOLDER: Final = "Cluster:client"
-EXTERNAL: Final = "EXTERNAL"  # the listener of Kafka clients
+EXTERNAL: Final = "PLAINTEXT"  # the listener of Kafka clients that has no other name
 INTERNAL: Final = "INTERNAL"  # that of a cluster's own links
 MARK: Final = "raylog-context-"
+PRINCIPAL_CHARACTERS_MAX: Final = 1_000
 CLIENT_ID_CHARACTERS_MAX: Final = 4_000  # what a longer one has more is cut off
 FIELD_BYTES_MAX: Final = 24_000
 
@@ -42,7 +43,7 @@ _START: Final = f"{MARK}1\t"
 _NONE: Final = "\\N"
 _FIELDS: Final = 6
 _LONGEST: Final = {
-    "principal": 1_000,
+    "principal": PRINCIPAL_CHARACTERS_MAX,
     "listener": 100,
     "client_host": 255,
     "client_id": CLIENT_ID_CHARACTERS_MAX,

@@ -6,6 +6,8 @@ some of them (``PATIENCE``) it moves there (``raylog.server.door``). It comes ba
 request that the host doesn't serve. Each return makes the Broker wait sixteen times longer before
 it moves that connection again, unless the host served it for long.
 
+A connection with TLS stays at the listener, because its keys are in this process.
+
 Connections that have moved count toward ``max.connections``. They outlive the Broker: when it dies
 the host continues to serve them. A request that the host doesn't serve then ends the connection, as
 the death of its broker would have.
@@ -81,6 +83,8 @@ class ConnectionMoves:
         route.last += 1
         route.count += 1
         if route.count < PATIENCE << 4 * min(connection.came_back, RETURNS_COUNTED_MAX) or connection.is_leaving:
+            return
+        if not connection.may_leave:
             return
         host = self._hosts.get(owner)
         if host is None:

@@ -1,5 +1,9 @@
 """Which port a server gets, the one that it wants or the next free one where that is taken, and how
 it is given back.
+
+A ``Port`` is one listener of a server. With TLS it can be given another context while it listens:
+another listening object takes over a copy of the same socket, so no client that connects is lost.
+Connections keep the context with which they were opened.
 """
 
 from __future__ import annotations
@@ -8,12 +12,86 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import Callable
+from ssl import SSLContext, SSLObject
 
 from raylog.errors import ClusterError
+from raylog.types import Endpoint
 
 logger = logging.getLogger("raylog.wire")
 
 PORTS_TRIED_MAX = 100
+BACKLOG = 1024
+
+
+class Port:
+    """Where a server listens. ``wanted``: port 0 is any free one. ``ssl``: who connects speaks TLS,
+    and has ``handshake_timeout_s`` for its handshake. ``principal_of`` returns who is at the other
+    end of such a connection, or raises ProtocolError.
+    """
+
+    def __init__(
+        self,
+        listener: str,
+        wanted: Endpoint,
+        *,
+        must_match: bool = False,
+        ssl: SSLContext | None = None,
+        principal_of: Callable[[SSLObject], str] | None = None,
+    ) -> None:
+        self.listener = listener
+        self.wanted = wanted
+        self.ssl = ssl
+        self.principal_of = principal_of
+        self.endpoint: Endpoint | None = None
+        self._must_match = must_match
+        self._bound: socket.socket | None = None
+        self._listening: asyncio.Server | None = None
+        self._accept: Callable[[Port], asyncio.BaseProtocol]
+        self._handshake_timeout_s: float | None = None
+
+    def bind(self) -> Endpoint:
+        """Takes the port; who connects waits for ``listen``. Raises ClusterError if it can't be had."""
+        if self._bound is None:
+            host, port = self.wanted.host, self.wanted.port
+            self._bound = listening_socket(host, port, port_must_match=self._must_match)
+        self.endpoint = Endpoint(self.wanted.host, self._bound.getsockname()[1])
+        return self.endpoint
+
+    async def listen(self, accept: Callable[[Port], asyncio.BaseProtocol], *, handshake_timeout_s: float) -> None:
+        """``accept`` makes the protocol of a new connection."""
+        self.bind()
+        self._accept = accept
+        self._handshake_timeout_s = handshake_timeout_s if self.ssl is not None else None
+        self._listening = await self._open()
+
+    async def use(self, ssl: SSLContext, principal_of: Callable[[SSLObject], str]) -> None:
+        """Connections that are accepted from now on have this context."""
+        self.ssl, self.principal_of = ssl, principal_of
+        if self._listening is None:
+            return
+        before, self._listening = self._listening, await self._open()
+        await end_listening(before)
+
+    async def _open(self) -> asyncio.Server:
+        assert self._bound is not None, "bound before"
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(
+            lambda: self._accept(self),
+            sock=self._bound.dup() if self.ssl is not None else self._bound,
+            backlog=BACKLOG,
+            ssl=self.ssl,
+            ssl_handshake_timeout=self._handshake_timeout_s,
+        )
+
+    async def close(self) -> None:
+        """Idempotent."""
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            await end_listening(listening)
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            bound.close()
 
 
 def listening_socket(host: str, port: int, *, port_must_match: bool) -> socket.socket:
@@ -30,7 +108,7 @@ def listening_socket(host: str, port: int, *, port_must_match: bool) -> socket.s
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.setblocking(False)
             listening.bind((str(address[0]), tried))
-            listening.listen(1024)
+            listening.listen(BACKLOG)
         except OSError as error:
             listening.close()
             if error.errno != errno.EADDRINUSE:

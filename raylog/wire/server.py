@@ -35,7 +35,7 @@ from raylog.wire import api_versions, private
 from raylog.wire.frames import API_VERSIONS, RequestHeader, UnsupportedVersionError, known_versions
 from raylog.wire.handshake import Secret
 from raylog.wire.limits import Limits
-from raylog.wire.ports import end_listening, listening_socket
+from raylog.wire.ports import Port
 from raylog.wire.request import Handler, Request
 from raylog.wire.server_connection import ServerConnection
 
@@ -55,8 +55,9 @@ class Server:
     (``request``). ``ignores_trailing_bytes``: what follows a request in its frame is skipped, as
     Kafka does (librdkafka leaves some bytes there). ``claimed_versions``: what ApiVersions says of
     an API instead of what is spoken, for clients that draw conclusions from a range. ``listener``:
-    its name, which contexts have. ``ssl``: who connects speaks TLS. ``stages`` run before every
-    handler, in that order (``raylog.kafka.chain``). ``refusals``: how this server refuses an API
+    its name, which contexts have. ``ssl``: who connects speaks TLS. ``ports``: several listeners,
+    instead of ``host``, ``port``, ``listener`` and ``ssl``; limits hold for all of them together.
+    ``stages`` run before every handler, in that order (``raylog.kafka.chain``). ``refusals``: how this server refuses an API
     for which filling in a form is not enough.
     """
 
@@ -80,11 +81,14 @@ class Server:
         ignores_trailing_bytes: bool = False,
         listener: str = INTERNAL,
         ssl: SSLContext | None = None,
+        ports: Sequence[Port] = (),
         stages: Sequence[Stage] = (),
         refusals: Mapping[int, Refusal] | None = None,
     ) -> None:
         self.handlers = dict(handlers)
-        self.listener = listener
+        first = Port(listener, Endpoint(host, port), must_match=port_must_match, ssl=ssl)
+        self.ports = tuple(ports) or (first,)
+        self.listener = self.ports[0].listener
         self.stages = tuple(stages)
         self.refusals = dict(refusals or {})
         self._connection = connection
@@ -106,14 +110,8 @@ class Server:
         self.is_over = False
         self.endpoint: Endpoint | None = None
         self.loop: asyncio.AbstractEventLoop
-        self._host = host
-        self._port = port
-        self._port_must_match = port_must_match
-        self._ssl = ssl
-        self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._bound: socket.socket | None = None
         self.handlers.setdefault(API_VERSIONS, api_versions.answer)
         if secret is not None:
             self.handlers.setdefault(private.CANCEL, _cancel)
@@ -121,26 +119,27 @@ class Server:
         self.versions = _served_versions(self.handlers, versions or {})
 
     def bind(self) -> Endpoint:
-        """Takes the port; who connects waits for ``start``. Raises ClusterError when no port can be
-        had.
+        """Takes the ports; who connects waits for ``start``. Returns the first. Raises ClusterError
+        when one can't be had.
         """
-        if self._bound is None:
-            self._bound = listening_socket(self._host, self._port, port_must_match=self._port_must_match)
-        self.endpoint = Endpoint(self._host, self._bound.getsockname()[1])
+        bound = [port.bind() for port in self.ports]
+        self.endpoint = bound[0]
         return self.endpoint
 
     async def start(self) -> Endpoint:
         """Listens. Raises ClusterError when no port can be had."""
         self.begin()
         endpoint = self.bind()
-        listening, self._bound = self._bound, None
-        assert listening is not None
-        self._listener = await self.loop.create_server(
-            lambda: self._connection(self), sock=listening, backlog=1024, ssl=self._ssl
-        )
+        for port in self.ports:
+            await port.listen(self._accepted, handshake_timeout_s=self.limits.handshake_timeout_ms / 1000)
         if self.is_over:  # it was stopped meanwhile, and nobody will stop it again
             await self.stop()
         return endpoint
+
+    def _accepted(self, port: Port) -> ServerConnection:
+        connection = self._connection(self)
+        connection.listener, connection.principal_of = port.listener, port.principal_of
+        return connection
 
     def begin(self) -> None:
         """Begins to look after connections. ``start`` does it; a server that only adopts them
@@ -176,12 +175,8 @@ class Server:
         read them within ``grace_s``.
         """
         self.is_over = True
-        if self._listener is not None:
-            listener, self._listener = self._listener, None
-            await end_listening(listener)
-        if self._bound is not None:
-            self._bound.close()
-            self._bound = None
+        for port in self.ports:
+            await port.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for task in list(self._tasks):

@@ -34,7 +34,8 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from ssl import SSLObject
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from raylog.errors import ProtocolError, RaylogError
 from raylog.kafka import chain, table
@@ -99,6 +100,7 @@ class ServerConnection(FramedProtocol):
         self.replaced_replies: dict[Request, Callable[[], None]] = {}
         self.listener = server.listener  # where its client came in
         self.principal = ANONYMOUS  # once there is a handshake, when that is done
+        self.principal_of: Callable[[SSLObject], str] | None = None  # by what TLS knows of the peer
         self.turn: asyncio.Future[None] | None = None  # of the last request that a stage delays (``chain``)
         self._contexts: dict[str | None, RequestContext] = {}  # by what stands in the header for the client id
         self._on_lost: list[Callable[[], None]] = []
@@ -135,6 +137,12 @@ class ServerConnection(FramedProtocol):
         if connections_max is not None and open_here >= connections_max and not self.is_adopted:
             self.refused(ProtocolError(f"{connections_max} connections are open, which is all that are allowed"))
             return
+        if self.principal_of is not None:
+            try:
+                self.principal = self.principal_of(cast(asyncio.Transport, self.transport).get_extra_info("ssl_object"))
+            except ProtocolError as error:
+                self.refused(error)
+                return
         if server.secret is not None:
             identity = Peer(server.identity.node_id, server.identity.incarnation) if server.identity else Peer()
             self._handshake = ServerHandshake(server.secret, server.cluster_id, identity=identity)
@@ -384,6 +392,13 @@ class ServerConnection(FramedProtocol):
         return self.unsent_bytes + sum(sum(map(len, reply)) for reply in held)
 
     # -------------------------------------------------------------- leaving
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether another process could go on with the connection. With TLS it can't: the keys of
+        the connection are in this one.
+        """
+        return self._plain_socket is not None
 
     @property
     def is_leaving(self) -> bool:

@@ -406,7 +406,7 @@ def test_who_asks_is_known_at_the_door_and_after_the_return(
     write(one, topic)
     assert at_broker.seen and at_door.seen
     assert {(each.principal, each.listener, each.client_host) for each in at_door.seen} == {
-        ("User:ann", "EXTERNAL", "127.0.0.1")
+        ("User:ann", "PLAINTEXT", "127.0.0.1")
     }
     assert set(at_door.seen) == set(at_broker.seen)
     at_broker.seen.clear()
