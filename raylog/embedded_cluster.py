@@ -40,7 +40,7 @@ from raylog.placement.lending import Folders
 from raylog.readiness import await_brokers, await_voters
 from raylog.server.start_configs import set_static
 from raylog.starting import Start
-from raylog.wire.listeners import listeners_of_brokers
+from raylog.wire.listeners import checked, listeners_of_brokers
 from raylog.wire.private import RegisterDisks
 
 
@@ -72,9 +72,9 @@ def init(
     that has another number, or is planned to have, gets as many, whether it runs or not: those that
     are there stay where they are. ``racks`` gives each broker a rack.
 
-    ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or one from
-    which each broker looks for a free port. None takes what the disks say, and port 9092 of
-    ``host`` for new ones. Clients are given ``advertised_listeners`` instead, if it is set.
+    ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or a list of
+    ``NAME://host:port``, or one of these from which each looks for free ports. None takes what the disks
+    say, and port 9092 of ``host`` for new ones. Clients are given ``advertised_listeners`` instead.
 
     ``configs`` are Kafka's static configs of all brokers, such as ``{"num.partitions": 4}``, or the
     path of a ``server.properties``. They count at once, behind what ``admin.alter_configs`` has set,
@@ -134,7 +134,7 @@ def start_cluster(
     timeout_s = start.patience.still_s
     home = Path(folder).expanduser().resolve()
     told = (listeners or configs.listeners, advertised_listeners or configs.advertised_listeners)
-    wanted = listeners_of_brokers(brokers, *told)
+    wanted = checked(listeners_of_brokers(brokers, *told, configs.listener_configs))
     with clusters_lock:
         running = asked.result() if asked is not None else running_cluster(home, name, brokers * disks_per_broker)
         if running is not None and any(differs(disk, wanted) for disk in existing_disks(home)):
@@ -181,7 +181,7 @@ def _on_nodes(
     """``start_on_nodes``; ConfigError if anything is set that only an embedded cluster has."""
     defaults = {each.name: each.default for each in signature(init).parameters.values()}
     refused = [each for each, value in embedded.items() if value != defaults[each]]
-    refused += ["listeners of configs"] if configs.listeners or configs.advertised_listeners else []
+    refused += ["listeners of configs"] if configs.has_listeners else []
     if refused:
         raise ConfigError(f"{', '.join(refused)} cannot be given with disks of nodes: leave that out")
     from raylog.lent_disks import start_on_nodes

@@ -52,7 +52,8 @@ _Racks = Annotated[
 _Listeners = Annotated[
     list[str] | None,
     typer.Option(
-        help="Where Kafka clients reach a broker: host:port or none. Once per broker, or once for all: each takes the next free port.",
+        help="Where Kafka clients reach a broker: host:port, a list (PLAINTEXT://:9092,SSL://:9093), or none. "
+        "Once per broker, or once for all: each takes the next free port.",
         show_default="what it has; port 9092 of --host for a new one",
     ),
 ]
@@ -120,7 +121,7 @@ def up(
     told = started_with(config)
     need("ray", "raylog up")
     if disks is not None:
-        if folder != DEFAULT_FOLDER or rack or listeners or advertised_listeners or told.listeners:
+        if folder != DEFAULT_FOLDER or rack or listeners or advertised_listeners or told.has_listeners:
             raise typer.BadParameter(
                 "with --disks folders, racks and listeners are what `raylog node resources` was given"
             )

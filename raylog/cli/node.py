@@ -31,7 +31,7 @@ def resources(
     listeners: Annotated[
         str | None,
         typer.Option(
-            help="Where Kafka clients reach the node's broker, host:port or none.",
+            help="Where Kafka clients reach the node's broker: host:port, a list such as PLAINTEXT://:9092,SSL://:9093, or none.",
             show_default="what it has; port 9092 of the node's address for a new one",
         ),
     ] = None,
@@ -57,19 +57,25 @@ def resources(
     """
     from raylog.cli.configs import started_with
     from raylog.placement.resources import advertisement
-    from raylog.wire.listeners import listeners_of
+    from raylog.wire.listeners import checked, listeners_of
 
     told = started_with(config)
+    (said,) = checked(
+        [
+            listeners_of(
+                listeners or next(iter(told.listeners), None),
+                advertised_listeners or next(iter(told.advertised_listeners), None),
+                told.listener_configs,
+            )
+        ]
+    )
     for line in doubts(folders):
         notice(line)
     print_json(
         advertisement(
             disk_folders(folders),
             rack=rack,
-            listeners=listeners_of(
-                listeners or next(iter(told.listeners), None),
-                advertised_listeners or next(iter(told.advertised_listeners), None),
-            ),
+            listeners=said,
             configs=tuple(sorted(told.configs.items())),
         )
     )

@@ -36,12 +36,19 @@ logger = logging.getLogger("raylog.connect")
 def endpoints_of(bootstrap_servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
     """``"host:9092,host:9093"``, or a list of such, as endpoints. Raises ConfigError."""
     texts = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
-    endpoints = tuple(parse_endpoint(BOOTSTRAP_SERVERS, text, lowest_port=1) for text in map(str.strip, texts) if text)
+    endpoints = tuple(map(_endpoint, filter(None, map(str.strip, texts))))
     if any(not each.host for each in endpoints):
         raise ConfigError(f"bootstrap.servers={bootstrap_servers!r} is no host:port: a host is missing")
     if not endpoints:
         raise ConfigError("bootstrap.servers names no broker: give host:port of one or more")
     return endpoints
+
+
+def _endpoint(text: str) -> Endpoint:
+    protocol, has_protocol, address = text.rpartition("://")
+    if has_protocol and protocol.upper() != "PLAINTEXT":
+        raise ConfigError(f"{BOOTSTRAP_SERVERS}={text!r}: raylog's own clients don't speak {protocol}, only PLAINTEXT")
+    return parse_endpoint(BOOTSTRAP_SERVERS, address, lowest_port=1)
 
 
 def outside_address(bootstrap_servers: str | Sequence[str], name: str, *, timeout_s: float) -> ClusterAddress:

@@ -208,6 +208,8 @@ _FIXED = (
                  read_by=ReadBy.CONTROLLER),
     BrokerConfig("broker.rack", ConfigValueType.STRING, "", "the rack, or zone, of this broker",
                  read_by=ReadBy.CONTROLLER),
+    BrokerConfig("listener.security.protocol.map", ConfigValueType.STRING, "", "the security protocol of each listener",
+                 read_by=ReadBy.LISTENER),
     BrokerConfig("log.cleaner.enable", ConfigValueType.BOOLEAN, "true", "whether compacted topics are compacted",
                  read_by=ReadBy.CLEANER),
     BrokerConfig("log.dirs", ConfigValueType.STRING, "", "the disks of this broker", read_by=ReadBy.CONTROLLER),
@@ -217,7 +219,7 @@ BROKER_CONFIGS: Mapping[str, BrokerConfig] = {
     config.name: config for config in sorted(_TABLE, key=lambda each: each.name)
 }
 FIXED_CONFIGS: Mapping[str, BrokerConfig] = {config.name: config for config in _FIXED}
-ONE_BROKERS = ("advertised.listeners", "broker.id", "broker.rack", "log.dirs")
+ONE_BROKERS = ("advertised.listeners", "broker.id", "broker.rack", "listener.security.protocol.map", "log.dirs")
 """Those of the fixed ones that each broker has for itself."""
 
 

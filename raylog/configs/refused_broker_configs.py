@@ -11,7 +11,9 @@ from collections.abc import Mapping
 _THREADS = "raylog has no pools of threads of that kind: each server is an event loop"
 _TIERS = "there is no remote storage: every segment stays on its disk until retention deletes it"
 _LISTENER = "a start takes it; it can't be changed while the broker runs"
-_ONE_LISTENER = "a broker has one listener for Kafka clients, and no configs of single listeners"
+_LISTENER_SETTINGS = "a start takes it; it can't be changed while the broker runs, but a listener reloads a certificate whose file changes"
+_INSIDE = "servers talk to each other over connections of their own"
+_PYTHONS_TLS = "TLS is Python's and OpenSSL's, which have no such setting"
 _CONNECTIONS = "connections are limited for a broker as a whole (max.connections)"
 _METRICS = "there is no JMX reporter"
 _QUOTAS = "quotas are not there yet"
@@ -39,14 +41,14 @@ REFUSED: Mapping[str, str] = {
     "config.providers": "a start resolves ${env:NAME} and ${file:PATH:NAME} without being told, and knows no others",
     "connection.failed.authentication.delay.ms": _SECURITY,
     "connections.max.reauth.ms": _SECURITY,
-    "control.plane.listener.name": _ONE_LISTENER,
+    "control.plane.listener.name": _INSIDE,
     "controlled.shutdown.*": "a server that is stopped hands its leaders on once; `raylog brokers drain` does it before",
     "controller.*": _QUORUM,
     "cordoned.log.dirs": "`raylog brokers drain` keeps new replicas away from a broker, with all its disks",
     "create.topic.policy.class.name": "there are no policy classes",
     "delegation.token.*": _SECURITY,
     "delete.records.purgatory.purge.interval.requests": _PURGATORY,
-    "early.start.listeners": _ONE_LISTENER,
+    "early.start.listeners": _INSIDE,
     "eligible.leader.replicas.enable": "it is always on",
     "fetch.purgatory.purge.interval.requests": _PURGATORY,
     "follower.fetch.last.tiered.offset.enable": _TIERS,
@@ -59,11 +61,11 @@ REFUSED: Mapping[str, str] = {
     "group.share.*": _SHARE_GROUPS,
     "group.streams.*": "groups of Kafka Streams have the classic protocol; the one of KIP-1071 is not there yet",
     "initial.broker.registration.timeout.ms": "a start waits as long as there is progress",
-    "inter.broker.listener.name": "servers talk to each other over connections of their own",
+    "inter.broker.listener.name": _INSIDE,
     "inter.broker.protocol.version": "servers speak one protocol among themselves",
     "internal.metadata.*": _QUORUM,
     "kafka.metrics.*": _METRICS,
-    "listener.*": _ONE_LISTENER,
+    "listener.*": _LISTENER_SETTINGS,
     "listeners": _LISTENER,
     "log.cleaner.enable": "a topic is compacted if its cleanup.policy says so",
     "log.cleaner.io.buffer.size": "compaction reads in steps of its own, of 64 KiB",
@@ -119,7 +121,15 @@ REFUSED: Mapping[str, str] = {
     "socket.listen.backlog.size": "1,024 connections may wait to be accepted",
     "socket.receive.buffer.bytes": _BUFFERS,
     "socket.send.buffer.bytes": _BUFFERS,
-    "ssl.*": _SECURITY,
+    "ssl.*": _LISTENER_SETTINGS,
+    "ssl.allow.dn.changes": "a listener goes by a new certificate whatever its subject",
+    "ssl.allow.san.changes": "a listener goes by a new certificate whatever its names",
+    "ssl.endpoint.identification.algorithm": _INSIDE,
+    "ssl.engine.factory.class": "there are no classes of that kind",
+    "ssl.keymanager.algorithm": _PYTHONS_TLS,
+    "ssl.provider": _PYTHONS_TLS,
+    "ssl.secure.random.implementation": _PYTHONS_TLS,
+    "ssl.trustmanager.algorithm": _PYTHONS_TLS,
     "telemetry.*": _METRICS,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "each transaction has a timer of its own and is aborted when "
     "its timeout is over, not at the next look",

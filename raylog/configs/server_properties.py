@@ -5,8 +5,8 @@ they say. Then each name goes one of four ways:
 
 - a config that can be set for all brokers is a static one of theirs; of three units of a time the
   smallest counts, as in Kafka (``log.retention.ms`` before ``.minutes`` before ``.hours``);
-- ``listeners`` and ``advertised.listeners``, less the controllers' ones, go to the broker's
-  listener;
+- ``listeners`` and ``advertised.listeners``, less the controllers' ones, and the settings of
+  listeners (``listener_configs``) go to the broker's listeners;
 - what raylog does in another way is told in a notice (``WITHOUT_EFFECT``), as is a value that says
   what raylog does anyway (``AS_IT_IS``);
 - anything else raises ConfigError with the reason, since to ignore it would break a promise.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from raylog.configs.broker_configs import for_all_brokers
+from raylog.configs.listener_configs import is_listener_config
 from raylog.configs.properties import read_properties, resolved
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.topic_configs import INT_MAX, ConfigValueType, TopicConfig
@@ -30,7 +31,6 @@ LISTENERS = "listeners"
 ADVERTISED = "advertised.listeners"
 RACK = "broker.rack"
 CONTROLLERS_LISTENERS = "controller.listener.names"
-PROTOCOLS = "listener.security.protocol.map"
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
@@ -66,7 +66,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "controller.quorum.voters": _CONTROLLERS_AT,
     "inter.broker.listener.name": _INSIDE,
     "inter.broker.protocol.version": "",
-    "listener.security.protocol.map": _INSIDE,
     "log.cleaner.threads": "",
     "log.dir": _FOLDERS,
     "log.dirs": _FOLDERS,
@@ -82,6 +81,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "share.coordinator.state.topic.*": _NO_SHARE_GROUPS,
     "socket.receive.buffer.bytes": _BUFFERS,
     "socket.send.buffer.bytes": _BUFFERS,
+    "ssl.endpoint.identification.algorithm": _INSIDE,
     "transaction.state.log.min.isr": _TRANSACTIONS_AS_A_TOPIC,
     "transaction.state.log.replication.factor": _TRANSACTIONS_AS_A_TOPIC,
     "zookeeper.*": "",
@@ -101,16 +101,23 @@ AS_IT_IS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerProperties:
-    """``configs`` are all brokers' static ones. There is one listener of each kind, as
-    ``[PLAINTEXT://]host:port``, or none. ``notices`` say, a line each, what has no effect.
+    """``configs`` are all brokers' static ones. ``listeners`` and ``advertised_listeners`` have one
+    text each, as in Kafka, or none; ``listener_configs`` are the settings of these listeners, some
+    of them secret. ``notices`` say, a line each, what has no effect.
     ``is_given`` is False where nobody said anything, so that what an earlier start said holds.
     """
 
     configs: Mapping[str, str]
     listeners: tuple[str, ...] = ()
     advertised_listeners: tuple[str, ...] = ()
+    listener_configs: Mapping[str, str] = field(default_factory=dict, repr=False)
     notices: tuple[str, ...] = ()
     is_given: bool = field(default=False, compare=False)
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anything of listeners was said."""
+        return bool(self.listeners or self.advertised_listeners or self.listener_configs)
 
     @property
     def static_configs(self) -> Mapping[str, str] | None:
@@ -155,9 +162,12 @@ def _sorted(said: Mapping[str, str]) -> ServerProperties:
     left = _in_milliseconds(said)
     listeners, advertised = (_for_clients(name, said) for name in (LISTENERS, ADVERTISED))
     notices = []
+    of_listeners: dict[str, str] = {}
     for name in sorted(left):
         if name in (LISTENERS, ADVERTISED):
             del left[name]
+        elif is_listener_config(name):
+            of_listeners[name] = left.pop(name)
         elif name == RACK:
             raise ConfigError(f"{name} is refused: racks are said by --rack or racks=[…], one for each broker")
         elif name in AS_IT_IS:
@@ -169,7 +179,7 @@ def _sorted(said: Mapping[str, str]) -> ServerProperties:
         elif (reason := without_effect(name)) is not None:
             del left[name]
             notices.append(f"{name} has no effect: {reason}")
-    return ServerProperties(for_all_brokers(left), listeners, advertised, tuple(notices))
+    return ServerProperties(for_all_brokers(left), listeners, advertised, of_listeners, tuple(notices))
 
 
 def without_effect(name: str) -> str | None:
@@ -195,24 +205,16 @@ def _in_milliseconds(said: Mapping[str, str]) -> dict[str, str]:
 
 
 def _for_clients(name: str, said: Mapping[str, str]) -> tuple[str, ...]:
-    """The listener of Kafka clients in ``listeners`` or ``advertised.listeners``."""
+    """The listeners of Kafka clients in ``listeners`` or ``advertised.listeners``, as one text."""
     if not said.get(name, "").strip():
         return ()
     of_controllers = {each.strip().upper() for each in said.get(CONTROLLERS_LISTENERS, "").split(",")}
-    protocols = {
-        listener.strip().upper(): protocol.strip().upper()
-        for listener, _, protocol in (each.partition(":") for each in said.get(PROTOCOLS, "").split(","))
-    }
     found = []
     for each in said[name].split(","):
-        listener, separator, address = each.strip().rpartition("://")
-        if listener.upper() in of_controllers and separator:
-            continue
-        protocol = protocols.get(listener.upper(), listener)
-        found.append(f"{protocol}://{address}" if separator else address)
-    if len(found) > 1:
-        raise ConfigError(f"{name}={said[name]!r}: one listener for Kafka clients per broker in this version")
-    return tuple(found)
+        listener, separator, _ = each.strip().rpartition("://")
+        if not separator or listener.strip().upper() not in of_controllers:
+            found.append(each.strip())
+    return (",".join(found),) if found else ()
 
 
 def _text(value: Any) -> str:

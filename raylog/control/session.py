@@ -16,6 +16,7 @@ import uuid
 from dataclasses import dataclass
 
 from raylog.control.high_watermarks import TopicHighWatermarks
+from raylog.security.protocols import AdvertisedListener
 from raylog.types import NO_LEADER, ActorIdentity, Condition, Endpoint, TopicIdPartition
 
 
@@ -59,9 +60,10 @@ class Hello:
     """Opens a session. ``replicas`` are those that are open; ``failed_disks`` are what a Broker has
     found of its disks.
 
-    ``listener`` is where clients outside the cluster reach a Broker, None if it has no outside
-    listener. ``unopened`` are the replicas, topic id and partition, that the process was assigned
-    earlier and whose logs it has not open: it may still be at it.
+    ``listeners`` are where clients outside the cluster reach a Broker; ``listener`` is the first of
+    them for clients without TLS, if there is one. Both are empty if it has no outside listener.
+    ``unopened`` are the replicas, topic id and partition, that the process was assigned earlier and
+    whose logs it has not open: it may still be at it.
     """
 
     identity: ActorIdentity
@@ -73,6 +75,7 @@ class Hello:
     failed_disks: tuple[FailedDisk, ...] = ()
     listener: Endpoint | None = None
     unopened: tuple[tuple[uuid.UUID, int], ...] = ()
+    listeners: tuple[AdvertisedListener, ...] = ()
 
 
 REQUEST_COST_BYTES = 16_384

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import Any, cast, get_args
 
-from raylog.control.session import AlterPartitionAnswer, FromActor, FromController, Heartbeat, Welcome
+from raylog.control.session import AlterPartitionAnswer, FromActor, FromController, Heartbeat, Hello, Welcome
 from raylog.errors import ProtocolError
 from raylog.packing import Packing
 
 _PACKING = Packing(
     "session frame",
     get_args(FromActor) + get_args(FromController),
-    {Heartbeat: 2, Welcome: 2, AlterPartitionAnswer: 2},
+    {Heartbeat: 2, Hello: 2, Welcome: 2, AlterPartitionAnswer: 2},
 )
 
 

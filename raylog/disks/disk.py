@@ -8,6 +8,7 @@ Files of a formatted disk, besides the replicas' folders::
 
     meta.properties    0644   identity, as Java properties; the last file that formatting writes: with it the disk exists
     cluster.secret     0600   the secret that servers and clients prove to know (SCRAM); never sent, never printed
+    listeners.json     0600   the listeners with their settings, passwords and keys among them; absent without any
     .lock              0644   held with flock for the life of the Broker; contains the holder's process id
 
     version=1                              # of this layout; a higher one is refused
@@ -17,7 +18,7 @@ Files of a formatted disk, besides the replicas' folders::
     rack=rack-a                            # absent without a rack
     controllers=127.0.0.1:40001            # comma list of host:port; hints for finding the quorum, may be stale
     controller.endpoint=127.0.0.1:40001    # where the controller of this very disk listened last; absent without one
-    listeners=127.0.0.1:9092               # where the Broker listens for Kafka clients; absent: by default, "none": nowhere
+    listeners=127.0.0.1:9092               # where the Broker listens for Kafka clients, a list; absent: by default, "none": nowhere
     advertised.listeners=kafka.example:9092  # what these clients are told instead; absent: the same
     config.num.partitions=4                # what its node wants set for all brokers where nobody has set it; one line each
 
@@ -48,10 +49,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from raylog.disks.listener_file import LISTENERS_FILE, listener_lines, read_listeners, write_listeners
+from raylog.disks.small_files import make_folder, read_text, replace_file
 from raylog.errors import ConfigError, DiskError, DiskLockedError
 from raylog.log.mounts import mounted_at
 from raylog.types import Endpoint
-from raylog.wire.listeners import Listeners, listeners_of
+from raylog.wire.listeners import Listeners
 
 FORMAT_VERSION = 1
 META_FILE = "meta.properties"
@@ -66,6 +69,7 @@ disk is formatted.
 _IN_A_BLANK_FOLDER = frozenset(
     {
         *(SECRET_FILE, LOCK_FILE, META_FILE + ".tmp", SECRET_FILE + ".tmp"),
+        *(LISTENERS_FILE, LISTENERS_FILE + ".tmp"),
         *(RESERVATION_FILE, RESERVATION_FILE + ".tmp", FOUNDING_FOLDER),
         *("lost+found", ".DS_Store"),
     }
@@ -209,9 +213,9 @@ def format_disk(
     )
 
     def write() -> None:
-        _make_folder(path)
-        _replace_file(path / SECRET_FILE, secret + "\n", mode=0o600)
-        _replace_file(path / META_FILE, _properties_of(disk), mode=0o644)
+        make_folder(path)
+        replace_file(path / SECRET_FILE, secret + "\n", mode=0o600)
+        replace_file(path / META_FILE, _properties_of(disk), mode=0o644)
         if mounted_at(path) is None:
             (path / RESERVATION_FILE).unlink(missing_ok=True)
 
@@ -251,21 +255,21 @@ def write_reservation(path: Path, reserved: Reservation) -> None:
         "rack": reserved.rack,
         "cluster.id": reserved.cluster_id,
         "broker.id": reserved.broker_id,
-        "listeners": reserved.listeners,
-        "advertised.listeners": (reserved.listeners.advertised_text or None)
-        if reserved.listeners is not None
-        else None,
     }
     lines = [f"{name}={value}" for name, value in fields.items() if value is not None]
-    text = "\n".join([*lines, *_config_lines(reserved.configs)]) + "\n"
-    _reporting(path, lambda: _replace_file(path / RESERVATION_FILE, text, mode=0o644))
+    text = "\n".join([*lines, *listener_lines(reserved.listeners), *_config_lines(reserved.configs)]) + "\n"
+
+    def write() -> None:
+        replace_file(path / RESERVATION_FILE, text, mode=0o644)
+
+    _reporting(path, lambda: write_listeners(path, reserved.listeners, write))
 
 
 def read_reservation(path: Path) -> Reservation | None:
     """What is reserved for that folder, if anything is; DiskError if that can't be read."""
     where = path / RESERVATION_FILE
     try:
-        properties = _properties(_read_text(where))
+        properties = _properties(read_text(where))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -278,7 +282,7 @@ def read_reservation(path: Path) -> Reservation | None:
             properties.get("rack"),
             properties.get("cluster.id"),
             int(properties["broker.id"]) if "broker.id" in properties else None,
-            listeners_of(properties.get("listeners"), properties.get("advertised.listeners")),
+            read_listeners(path, properties),
             _configs_of(properties),
         )
     except (KeyError, ValueError, ConfigError) as error:
@@ -297,7 +301,7 @@ def read_disk(path: Path) -> Disk | None:
     if not is_mounted and not path.is_dir():
         raise DiskError(f"{path} is a file; a disk is a folder")
     try:
-        text = _read_text(path / META_FILE)
+        text = read_text(path / META_FILE)
     except FileNotFoundError:
         if not is_mounted:
             _refuse_foreign_files(path)
@@ -373,7 +377,11 @@ def with_listeners(disk: Disk, listeners: Listeners | None) -> Disk:
     """Write down where the disk's Broker listens for Kafka clients, durably; it counts from the
     Broker's next start.
     """
-    return _change(disk.path, disk.cluster_id, lambda found: replace(found, listeners=listeners))
+
+    def write() -> Disk:
+        return _change(disk.path, disk.cluster_id, lambda found: replace(found, listeners=listeners))
+
+    return _reporting(disk.path, lambda: write_listeners(disk.path, listeners, write))
 
 
 def with_configs(disk: Disk, configs: Configs) -> Disk:
@@ -403,7 +411,7 @@ def _change(path: Path, cluster_id: str, change: Callable[[Disk], Disk]) -> Disk
         before = open_disk(path, cluster_id=cluster_id)
         after = change(before)
         if after != before:
-            _replace_file(path / META_FILE, _properties_of(after), mode=0o644)
+            replace_file(path / META_FILE, _properties_of(after), mode=0o644)
         return after
 
     def work() -> Disk:
@@ -475,7 +483,7 @@ def _parse(path: Path, properties: dict[str, str]) -> Disk:
         cluster_id = properties["cluster.id"]
         own = properties.get("controller.endpoint")
         controller_endpoint = _endpoint(own) if own else None
-        listeners = listeners_of(properties.get("listeners"), properties.get("advertised.listeners"))
+        listeners = read_listeners(path, properties)
     except KeyError as error:
         raise DiskError(f"{where} lacks {error.args[0]}: it is damaged") from None
     except (ValueError, ConfigError) as error:
@@ -483,7 +491,7 @@ def _parse(path: Path, properties: dict[str, str]) -> Disk:
     if broker_id < 0 or not cluster_id:
         raise DiskError(f"{where} is damaged: broker.id={broker_id}, cluster.id={cluster_id!r}")
     try:
-        secret = _read_text(path / SECRET_FILE).strip()
+        secret = read_text(path / SECRET_FILE).strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DiskError(f"{path / SECRET_FILE}: {reason}; copy it from another disk of this cluster") from error
@@ -526,11 +534,7 @@ def _properties_of(disk: Disk) -> str:
         lines.append(f"controller.endpoint={_endpoint_text(disk.controller_endpoint)}")
     if disk.rack is not None:
         lines.append(f"rack={disk.rack}")
-    if disk.listeners is not None:
-        lines.append(f"listeners={disk.listeners}")
-        if disk.listeners.advertised is not None:
-            lines.append(f"advertised.listeners={disk.listeners.advertised_text}")
-    return "\n".join([*lines, *_config_lines(disk.configs)]) + "\n"
+    return "\n".join([*lines, *listener_lines(disk.listeners), *_config_lines(disk.configs)]) + "\n"
 
 
 def _endpoint(text: str) -> Endpoint:
@@ -542,39 +546,6 @@ def _endpoint(text: str) -> Endpoint:
 
 def _endpoint_text(endpoint: Endpoint) -> str:
     return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else str(endpoint)
-
-
-def _make_folder(path: Path) -> None:
-    files = mounted_at(path)
-    if files is not None:
-        files.make_directory(str(path))
-    else:
-        path.mkdir(parents=True, exist_ok=True)
-
-
-def _read_text(path: Path) -> str:
-    files = mounted_at(path)
-    return path.read_text(encoding="utf-8") if files is None else files.read_file(str(path)).decode()
-
-
-def _replace_file(path: Path, text: str, *, mode: int) -> None:
-    files = mounted_at(path)
-    if files is not None:
-        files.write_file(str(path), text.encode())
-        return
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _reporting(path: Path, action: Callable[[], _T]) -> _T:

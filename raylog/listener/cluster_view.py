@@ -1,7 +1,8 @@
 """Answers to Metadata, DescribeTopicPartitions, DescribeCluster and ListConfigResources.
 
-Clients see brokers instead of processes, and one listener for each broker. All functions are pure
-functions of the Broker's copy of the image.
+Clients see brokers instead of processes, each by the listener that they came in by themselves. A
+broker without a listener of that name is not shown to them, and what it leads has the error
+LISTENER_NOT_FOUND, as in Kafka. All functions are pure functions of the Broker's copy of the image.
 
 A broker may lead partitions while its own listener is away. Clients then see another broker as
 their leader, and that one forwards (``routes``). So a partition's leader need not be one of its
@@ -14,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -45,14 +47,21 @@ def asks_for_all(body: Any, version: int) -> bool:
     return body.topics is None or (version == 0 and not body.topics)
 
 
-def metadata(routes: Routes, body: Any, version: int, *, controller: int, refused: Mapping[str, int]) -> Any:
-    """The answer to a Metadata request. ``refused``: errors of topics that could not be created."""
+def metadata(
+    routes: Routes, body: Any, version: int, *, listener: str, controller: int, refused: Mapping[str, int]
+) -> Any:
+    """The answer to a Metadata request of a client of that listener. ``refused``: errors of topics
+    that could not be created.
+    """
+    no_listener = ErrorCode.listener_not_found if version >= 6 else ErrorCode.leader_not_available
+    reached = {each.broker_id: (each, endpoint) for each in routes.listeners() if (endpoint := each.at(listener))}
+    seen = _Seen(routes, frozenset(reached), no_listener)
     cls, module = answer(METADATA, version)
     image = routes.image
     operations = TOPIC_OPERATIONS if getattr(body, "include_topic_authorized_operations", False) else NOT_ASKED
     if asks_for_all(body, version):
         topics = [
-            _topic(routes, module, topic.name, topic.topic_id, topic, operations=operations)
+            _topic(seen, module, topic.name, topic.topic_id, topic, operations=operations)
             for _, topic in sorted((each.name, each) for each in image.topics.values())
         ]
     else:
@@ -61,12 +70,12 @@ def metadata(routes: Routes, body: Any, version: int, *, controller: int, refuse
             if asked.name is not None:
                 error = refused.get(asked.name, ErrorCode.unknown_topic_or_partition)
                 known = image.topic_named(asked.name)
-                topics.append(_topic(routes, module, asked.name, None, known, error, operations=operations))
+                topics.append(_topic(seen, module, asked.name, None, known, error, operations=operations))
             else:
                 found = image.topics.get(asked.topic_id)
                 unnamed = None if version >= 12 else ""
                 unknown = ErrorCode.unknown_topic_id
-                topics.append(_topic(routes, module, unnamed, asked.topic_id, found, unknown, operations=operations))
+                topics.append(_topic(seen, module, unnamed, asked.topic_id, found, unknown, operations=operations))
     return build(
         cls,
         throttle_time=NO_DELAY,
@@ -74,11 +83,11 @@ def metadata(routes: Routes, body: Any, version: int, *, controller: int, refuse
             build(
                 module.MetadataResponseBroker,
                 node_id=each.broker_id,
-                host=each.endpoint.host,
-                port=each.endpoint.port,
+                host=endpoint.host,
+                port=endpoint.port,
                 rack=each.rack,
             )
-            for each in routes.listeners()
+            for each, endpoint in reached.values()
         ),
         cluster_id=image.cluster_id,
         controller_id=controller,
@@ -88,12 +97,23 @@ def metadata(routes: Routes, body: Any, version: int, *, controller: int, refuse
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a client sees that reaches these brokers. ``no_listener``: the error of a partition
+    whose leader it can't reach.
+    """
+
+    routes: Routes
+    brokers: frozenset[int]
+    no_listener: ErrorCode
+
+
 def _of_cluster(body: Any) -> int:
     return CLUSTER_OPERATIONS if getattr(body, "include_cluster_authorized_operations", False) else NOT_ASKED
 
 
 def _topic(
-    routes: Routes,
+    seen: _Seen,
     module: Any,
     name: str | None,
     topic_id: uuid.UUID | None,
@@ -110,7 +130,7 @@ def _topic(
         **values,
         is_internal=values["name"] in INTERNAL_TOPICS,
         partitions=tuple(
-            _partition(routes, module.MetadataResponsePartition, number, state)
+            _partition(seen, module.MetadataResponsePartition, number, state)
             for number, state in sorted(topic.partitions.items())
         )
         if topic is not None
@@ -119,7 +139,9 @@ def _topic(
     )
 
 
-def _partition(routes: Routes, cls: Any, number: int, state: PartitionState) -> Any:
+def _partition(seen: _Seen, cls: Any, number: int, state: PartitionState) -> Any:
+    routes = seen.routes
+
     def is_alive(node: int) -> bool:
         actor = routes.image.actors.get(node)
         return actor is not None and actor.alive
@@ -127,10 +149,13 @@ def _partition(routes: Routes, cls: Any, number: int, state: PartitionState) -> 
     leader = new_partitions.leader_or_next(routes.image, state)
     serves = new_partitions.is_new(state) or is_alive(state.node_of(leader))
     leader = routes.stand_in_of(leader) if serves else NO_LEADER
+    error = ErrorCode.none if leader != NO_LEADER else ErrorCode.leader_not_available
+    if leader != NO_LEADER and leader not in seen.brokers:
+        leader, error = NO_LEADER, seen.no_listener
     no_elr = state.isr or state.last_known_leader == NO_LEADER
     return build(
         cls,
-        error_code=ErrorCode.none if leader != NO_LEADER else ErrorCode.leader_not_available,
+        error_code=error,
         partition_index=number,
         leader_id=leader,
         leader_epoch=state.leader_epoch,
@@ -142,7 +167,9 @@ def _partition(routes: Routes, cls: Any, number: int, state: PartitionState) -> 
     )
 
 
-def describe_topic_partitions(routes: Routes, body: Any, version: int, may_see: Callable[[str], bool]) -> Any:
+def describe_topic_partitions(
+    routes: Routes, body: Any, version: int, may_see: Callable[[str], bool], *, listener: str
+) -> Any:
     """The answer to a DescribeTopicPartitions request (KIP-966): topics by name, in pages. No
     names: all topics that ``may_see`` lets pass.
 
@@ -155,6 +182,8 @@ def describe_topic_partitions(routes: Routes, body: Any, version: int, may_see: 
     if start < 0 or (asks_for_some and first and first not in asks_for_some):
         wrong = f"the cursor {first!r}, {start} is none of the topics that are asked for, or of no partition"
         return refusal(DESCRIBE_TOPIC_PARTITIONS, version, body, ErrorCode.invalid_request, wrong)
+    reached = frozenset(each.broker_id for each in routes.listeners() if each.at(listener))
+    seen = _Seen(routes, reached, ErrorCode.listener_not_found)
     left = max(1, min(body.response_partition_limit, PARTITIONS_MAX))
     topics: list[Any] = []
     following: tuple[str, int] | None = None
@@ -165,7 +194,7 @@ def describe_topic_partitions(routes: Routes, body: Any, version: int, may_see: 
         topic = routes.image.topic_named(name)
         begin = start if name == first else 0
         numbers = [number for number in sorted(topic.partitions) if number >= begin] if topic is not None else []
-        topics.append(_described(routes, module, name, topic, numbers[:left]))
+        topics.append(_described(seen, module, name, topic, numbers[:left]))
         if len(numbers) > left:
             following = (name, numbers[left])
             break
@@ -174,9 +203,9 @@ def describe_topic_partitions(routes: Routes, body: Any, version: int, may_see: 
     return cls(throttle_time=NO_DELAY, topics=tuple(topics), next_cursor=cursor)
 
 
-def _described(routes: Routes, module: Any, name: str, topic: Topic | None, numbers: list[int]) -> Any:
+def _described(seen: _Seen, module: Any, name: str, topic: Topic | None, numbers: list[int]) -> Any:
     kind = module.DescribeTopicPartitionsResponsePartition
-    parts = [_partition(routes, kind, number, topic.partitions[number]) for number in numbers] if topic else []
+    parts = [_partition(seen, kind, number, topic.partitions[number]) for number in numbers] if topic else []
     return module.DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none if topic is not None else _error_of_missing(name),
         name=name,
@@ -224,8 +253,8 @@ def list_config_resources(routes: Routes, body: Any, version: int) -> Any:
     return cls(throttle_time=NO_DELAY, error_code=ErrorCode.none, config_resources=resources)
 
 
-def describe_cluster(routes: Routes, body: Any, version: int, *, controller: int) -> Any:
-    """The answer to a DescribeCluster request."""
+def describe_cluster(routes: Routes, body: Any, version: int, *, listener: str, controller: int) -> Any:
+    """The answer to a DescribeCluster request of a client of that listener."""
     cls, module = answer(DESCRIBE_CLUSTER, version)
     asks_for = getattr(body, "endpoint_type", BROKERS)
     error, message = ErrorCode.none, None
@@ -245,12 +274,13 @@ def describe_cluster(routes: Routes, body: Any, version: int, *, controller: int
             build(
                 module.DescribeClusterBroker,
                 broker_id=each.broker_id,
-                host=each.endpoint.host,
-                port=each.endpoint.port,
+                host=endpoint.host,
+                port=endpoint.port,
                 rack=each.rack,
                 is_fenced=each.broker_id not in live,
             )
             for each in found
+            if (endpoint := each.at(listener)) is not None
         ),
         cluster_authorized_operations=_of_cluster(body),
     )

@@ -44,14 +44,14 @@ class CoordinatorSearch:
                 return self._find_later(request, topic, is_there=False)
             if self._are_new(request, topic):
                 return self._find_later(request, topic, is_there=True)
-        request.reply(self._found(request.body, request.version, topic))
+        request.reply(self._found(request, topic))
         return None
 
     async def _find_later(self, request: Request, topic: str, *, is_there: bool) -> Any:
         if not is_there:
             await self._creation.create([topic])
         await self._arrivals.until(lambda: not self._are_new(request, topic), FIRST_LEADERS_MS)
-        return self._found(request.body, request.version, topic)
+        return self._found(request, topic)
 
     def _are_new(self, request: Request, topic: str) -> bool:
         """Return whether the partition of any of these ids has never had a leader."""
@@ -59,17 +59,19 @@ class CoordinatorSearch:
         keys = body.coordinator_keys if request.version >= 4 else (body.key,)
         return any(self._routes.is_new(topic, partition_for(key)) for key in keys)
 
-    def _found(self, body: Any, version: int, topic: str | None) -> Any:
+    def _found(self, request: Request, topic: str | None) -> Any:
+        body, version, client_listener = request.body, request.version, request.context.listener
         cls, module = answer(table.FIND_COORDINATOR, version)
         key_type = _key_type(body)
         if version >= 4:
             each = tuple(
-                build(module.Coordinator, key=key, **self._place(key, topic, key_type)) for key in body.coordinator_keys
+                build(module.Coordinator, key=key, **self._place(key, topic, key_type, client_listener))
+                for key in body.coordinator_keys
             )
             return build(cls, throttle_time=NO_DELAY, coordinators=each)
-        return build(cls, throttle_time=NO_DELAY, **self._place(body.key, topic, key_type))
+        return build(cls, throttle_time=NO_DELAY, **self._place(body.key, topic, key_type, client_listener))
 
-    def _place(self, key: str, topic: str | None, key_type: int) -> dict[str, Any]:
+    def _place(self, key: str, topic: str | None, key_type: int, client_listener: str) -> dict[str, Any]:
         if topic is None:
             return _nowhere(
                 ErrorCode.invalid_request,
@@ -81,12 +83,17 @@ class CoordinatorSearch:
             return _nowhere(
                 ErrorCode.coordinator_not_available, f"its partition of {topic} has no leader at the moment"
             )
+        endpoint = listener.at(client_listener)
+        if endpoint is None:
+            return _nowhere(
+                ErrorCode.coordinator_not_available, f"broker {listener.broker_id} has no listener {client_listener}"
+            )
         return {
             "error_code": ErrorCode.none,
             "error_message": None,
             "node_id": listener.broker_id,
-            "host": listener.endpoint.host,
-            "port": listener.endpoint.port,
+            "host": endpoint.host,
+            "port": endpoint.port,
         }
 
 

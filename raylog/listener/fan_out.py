@@ -346,6 +346,8 @@ class _GatheredAnswers:
                 self._cls,
                 **{split.replied_topics: tuple(topics)},
                 throttle_time=self._throttle_time,
-                node_endpoints=self._routes.endpoints(self._module, self._leaders) if self._leaders else (),
+                node_endpoints=self._routes.endpoints(self._module, self._leaders, self._request.context.listener)
+                if self._leaders
+                else (),
             )
         )

@@ -421,7 +421,9 @@ class _Fetch:
                     self._module.FetchableTopicResponse(**{naming: named}, partitions=tuple(parts))
                     for named, parts in topics.items()
                 ),
-                node_endpoints=self._fetches.routes.endpoints(self._module, self._leaders),
+                node_endpoints=self._fetches.routes.endpoints(
+                    self._module, self._leaders, self._request.context.listener
+                ),
             )
         )
 

@@ -1,4 +1,4 @@
-"""The listener of a Broker, and how each Kafka API is answered there.
+"""The listeners of a Broker, and how each Kafka API is answered there.
 
 What a Broker does with an API follows from its owner (``raylog.kafka.table``). Metadata,
 DescribeCluster and FindCoordinator are answered from its copy of the image (``cluster_view``,
@@ -25,7 +25,6 @@ from raylog.configs import broker_configs
 from raylog.configs.topic_configs import INT_MAX
 from raylog.kafka import table
 from raylog.kafka.chain import Refuse, Stage
-from raylog.kafka.context import EXTERNAL
 from raylog.kafka.spec import ApiSpec, ServerKind
 from raylog.listener import cluster_view, log_directories, markers
 from raylog.listener.access import partial
@@ -46,12 +45,13 @@ from raylog.metadata.image import MetadataImage
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import LISTENER_LIMITS, NEVER, Limits, bytes_limit, idle_limit
+from raylog.wire.ports import Port
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
 
 
 class Router:
-    """The listener of one Broker. ``bind`` takes the port, ``start`` begins to answer, once there
+    """The listeners of one Broker. ``bind`` takes the ports, ``start`` begins to answer, once there
     is an image.
     """
 
@@ -62,7 +62,7 @@ class Router:
         caller: Peer,
         secret: bytes,
         cluster_id: str,
-        listener: Endpoint,
+        ports: Sequence[Port],
         image: Callable[[], MetadataImage],
         controller: Callable[[], tuple[int, Endpoint] | None],
         limits: Limits | None = None,
@@ -70,8 +70,8 @@ class Router:
         stages: Sequence[Stage] = (),
         clock: MachineClock | None = None,
     ) -> None:
-        """``controller`` returns the active controller's broker and address. ``stages`` run before
-        every handler. ``clock``: the machine's if none is given.
+        """``ports``: where to listen. ``controller`` returns the active controller's broker and
+        address. ``stages`` run before every handler. ``clock``: the machine's if none is given.
         """
         clock = clock or MachineClock()
         self._controller = controller
@@ -98,18 +98,17 @@ class Router:
         self._groups, self._transactions = (
             Coordinators(topic, self._routes, self._owners, self._arrivals) for topic in (GROUPS, TRANSACTIONS)
         )
-        self.server = self._server(fetches, listener, cluster_id, stages)
+        self.server = self._server(fetches, ports, cluster_id, stages)
         self.server.on_read = budget.answers_read
         self._guard.protect(self.server)
         self._moves.server = self.server
 
-    def _server(self, fetches: Fetches, listener: Endpoint, cluster_id: str, stages: Sequence[Stage]) -> Server:
+    def _server(self, fetches: Fetches, ports: Sequence[Port], cluster_id: str, stages: Sequence[Stage]) -> Server:
         apis = table.serving(ServerKind.BROKER, self._handlers(fetches))
         return Server(
             {**apis.handlers, **self._transactions.shared_handlers()},
             cluster_id=cluster_id,
-            host=listener.host,
-            port=listener.port,
+            ports=ports,
             ordered=True,
             borrows_records=True,
             undecoded=apis.undecoded,
@@ -117,7 +116,6 @@ class Router:
             versions=apis.versions,
             claimed_versions=apis.claimed_versions,
             limits=self._limits,
-            listener=EXTERNAL,
             stages=stages,
             refusals={table.FETCH.key: fetches.refuse, table.METADATA.key: self._refuse_metadata},
         )
@@ -152,11 +150,11 @@ class Router:
 
         return handle
 
-    def bind(self) -> Endpoint:
-        """Bind the port. Clients that connect wait until ``start``. Raises ClusterError if no port
+    def bind(self) -> None:
+        """Bind the ports. Clients that connect wait until ``start``. Raises ClusterError if no port
         is free.
         """
-        return self.server.bind()
+        self.server.bind()
 
     async def start(self) -> None:
         """Start answering requests."""
@@ -209,11 +207,12 @@ class Router:
         found = self._controller()
         return found[1] if found is not None else None
 
-    def _controller_broker(self) -> int:
+    def _controller_broker(self, listener: str) -> int:
         """Return the broker to show as the controller. Any would do, because all of them forward."""
         found = self._controller()
-        if found is not None and self._routes.listener(found[0]) is not None:
-            return found[0]
+        broker = self._routes.listener(found[0]) if found is not None else None
+        if broker is not None and broker.at(listener) is not None:
+            return broker.broker_id
         return self._routes.broker_id
 
     def _metadata(self, request: Request) -> Any:
@@ -233,8 +232,14 @@ class Router:
         return self._metadata_entity(request, await self._creation.create(missing, request.context))
 
     def _metadata_entity(self, request: Request, refused: dict[str, int]) -> Any:
+        listener = request.context.listener
         return cluster_view.metadata(
-            self._routes, request.body, request.version, controller=self._controller_broker(), refused=refused
+            self._routes,
+            request.body,
+            request.version,
+            listener=listener,
+            controller=self._controller_broker(listener),
+            refused=refused,
         )
 
     def _refuse_metadata(self, request: Request, refuse: Refuse) -> None:
@@ -247,15 +252,22 @@ class Router:
         request.reply(replace(entity, topics=topics))
 
     def _describe_cluster(self, request: Request) -> None:
-        controller = self._controller_broker()
-        request.reply(cluster_view.describe_cluster(self._routes, request.body, request.version, controller=controller))
+        listener = request.context.listener
+        controller = self._controller_broker(listener)
+        request.reply(
+            cluster_view.describe_cluster(
+                self._routes, request.body, request.version, listener=listener, controller=controller
+            )
+        )
 
     def _describe_topic_partitions(self, request: Request) -> None:
         access = self._guard.access(request)
         answer = partial.describe_topic_partitions(access, request) if access is not None else None
         if answer is None:
-            may = partial.describable(access)
-            answer = cluster_view.describe_topic_partitions(self._routes, request.body, request.version, may)
+            may, listener = partial.describable(access), request.context.listener
+            answer = cluster_view.describe_topic_partitions(
+                self._routes, request.body, request.version, may, listener=listener
+            )
         request.reply(answer)
 
     def _list_config_resources(self, request: Request) -> None:

@@ -29,6 +29,7 @@ from raylog.listener.owners import Owner
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.partitions import new_partitions
 from raylog.metadata.records import PartitionState
+from raylog.security.protocols import AdvertisedListener
 from raylog.types import BROKER_SLOT, NO_LEADER, Endpoint, broker_of, node_id, slot_of
 
 NO_EPOCH = -1
@@ -54,9 +55,15 @@ UNKNOWN_ID = Redirect(ErrorCode.unknown_topic_id)
 
 @dataclass(frozen=True, slots=True)
 class BrokerListener:
+    """Where clients reach a broker: one endpoint for each of its listeners that it advertises."""
+
     broker_id: int
-    endpoint: Endpoint
+    advertised: tuple[AdvertisedListener, ...]
     rack: str | None
+
+    def at(self, listener: str) -> Endpoint | None:
+        """For clients of that listener; None if the broker has none of that name."""
+        return next((each.endpoint for each in self.advertised if each.name == listener), None)
 
 
 class Routes:
@@ -177,10 +184,10 @@ class Routes:
         dead and only live ones are wanted.
         """
         actor = self.image.actors.get(node_id(broker_id, BROKER_SLOT)) if broker_id >= 0 else None
-        if actor is None or not (actor.alive or dead_too) or actor.listener is None:
+        if actor is None or not (actor.alive or dead_too) or not actor.advertised:
             return None
         broker = self.image.brokers.get(broker_id)
-        return BrokerListener(broker_id, actor.listener, broker.rack if broker is not None else None)
+        return BrokerListener(broker_id, actor.advertised, broker.rack if broker is not None else None)
 
     def listener_or_stand_in(self, broker_id: int) -> BrokerListener | None:
         """Return where clients reach the partitions that a broker leads: its own listener, or its
@@ -200,23 +207,25 @@ class Routes:
         return stand_in.broker_id if stand_in is not None else NO_LEADER
 
     def listeners(self, *, dead_too: bool = False) -> list[BrokerListener]:
-        """Return the addresses of all brokers that clients can reach, by id."""
+        """Return the addresses of all brokers that clients can reach, by id.
+
+        A broker without the listener that a client came in by is among them: that client is told
+        of LISTENER_NOT_FOUND, as in Kafka.
+        """
         found = (self.listener(broker_id, dead_too=dead_too) for broker_id in sorted(self.image.brokers))
         return [each for each in found if each is not None]
 
-    def endpoints(self, module: ModuleType, brokers: Iterable[int]) -> tuple[Any, ...]:
-        """Return the ``node_endpoints`` of an answer that names these leaders; empty for older
-        versions.
+    def endpoints(self, module: ModuleType, brokers: Iterable[int], listener: str) -> tuple[Any, ...]:
+        """Return the ``node_endpoints`` of an answer that names these leaders to a client of that
+        listener; empty for older versions.
         """
         if not hasattr(module, "NodeEndpoint"):
             return ()
         found = (self.listener(broker_id) for broker_id in sorted(set(brokers)))
         return tuple(
-            module.NodeEndpoint(
-                node_id=each.broker_id, host=each.endpoint.host, port=each.endpoint.port, rack=each.rack
-            )
+            module.NodeEndpoint(node_id=each.broker_id, host=endpoint.host, port=endpoint.port, rack=each.rack)
             for each in found
-            if each is not None
+            if each is not None and (endpoint := each.at(listener)) is not None
         )
 
 

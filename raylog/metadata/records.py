@@ -27,6 +27,7 @@ from raylog.control.high_watermarks import TopicHighWatermarks
 from raylog.errors import ProtocolError
 from raylog.packing import Packing, unpack_plain
 from raylog.security.acl import AclBinding
+from raylog.security.protocols import AdvertisedListener, SecurityProtocol
 from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
 
 ADMITTED_ELSEWHERE = -1
@@ -168,7 +169,9 @@ class ActorRegistered:
     """A process of a server actor said hello. ``former`` names its predecessors, newest first: they
     are told to exit.
 
-    ``listener`` is where clients outside the cluster reach a Broker.
+    ``listeners`` (from version 2 on) are where clients outside the cluster reach a Broker, and
+    ``listener`` is the first of them for clients without TLS, if there is one. In version 1 it is
+    the only one, and its name is PLAINTEXT.
     """
 
     node_id: int
@@ -180,6 +183,14 @@ class ActorRegistered:
     pid: int = 0
     alive: bool = True
     listener: Endpoint | None = None
+    listeners: tuple[AdvertisedListener, ...] = ()
+
+    @property
+    def advertised(self) -> tuple[AdvertisedListener, ...]:
+        """All of a Broker's, whichever version the record has."""
+        if self.listeners or self.listener is None:
+            return self.listeners
+        return (AdvertisedListener(SecurityProtocol.PLAINTEXT.value, SecurityProtocol.PLAINTEXT, self.listener),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +365,7 @@ Record = (
 KINDS: tuple[type[Record], ...] = get_args(Record)
 BROKERS_CONFIGS = StaticConfigsChanged | BrokerConfigChanged  # what settings follow
 
-_PACKING = Packing("metadata record", KINDS, {HostPlanned: 2})
+_PACKING = Packing("metadata record", KINDS, {ActorRegistered: 2, HostPlanned: 2})
 
 
 def encode_batch(records: Iterable[Record]) -> bytes:

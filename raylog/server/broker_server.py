@@ -4,13 +4,14 @@ session that the broker is there.
 It starts on one of the disks; the controller tells it of the others. A disk that fails later is
 reported and does not end it.
 
-It has two listeners. The inside one answers the handshake and the summons of a new active
-controller, which is how a controller sees whether the process lives, and tells clients that have
-lost the controller where it is. The outside one is for every Kafka client (``outside.router``): its
-port is taken at the start, so that the first hello can name it, and it begins to answer with the
-first whole image that the session brings. With the controller away it goes on answering from its
-copy. It also watches for the notice that its node is about to be taken away, and passes it on to
-the controller.
+It listens inside and outside. The inside listener answers the handshake and the summons of a new
+active controller, which is how a controller sees whether the process lives, and tells clients that
+have lost the controller where it is. The outside ones are for every Kafka client
+(``listener.router``): their ports are taken at the start, so that the first hello can name them,
+and they begin to answer with the first whole image that the session brings. With the controller
+away they go on answering from the copy of it. The process also watches for the notice that its node
+is about to be taken away, and passes it on to the controller, and it reloads certificates that
+change (``listener.certificates``).
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
 from raylog.disks.disk import DiskLock, boot_id, lock_disk
 from raylog.kafka.chain import Stage
+from raylog.listener.certificates import CertificateWatch
 from raylog.listener.router import Router
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
+from raylog.security.protocols import AdvertisedListener
 from raylog.server.disk_watch import DiskWatch
 from raylog.server.lock_wait import once_unlocked
 from raylog.server.session_client import SessionClient
@@ -34,7 +38,8 @@ from raylog.server.spec import ServerSpec
 from raylog.types import Endpoint, broker_of
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import Limits
-from raylog.wire.listeners import Listeners, default_listeners
+from raylog.wire.listeners import Listeners, NamedListener, default_listeners
+from raylog.wire.ports import Port
 from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.broker")
@@ -57,8 +62,10 @@ class BrokerServer:
         """``node_is_leaving`` says whether this process's node is about to go; it may block, and is
         called in a thread.
 
-        ``listeners``: instead of those that the disk names. ``limits``: of the outside listener.
-        ``stages`` run before every handler of either listener.
+        ``listeners``: instead of those that the disk names. ``limits``: of the outside listeners.
+        ``stages`` run before every handler of any listener.
+
+        Raises ConfigError if the certificates of a listener can't be used.
         """
         self._spec = spec
         self._ask_notice = node_is_leaving
@@ -84,16 +91,18 @@ class BrokerServer:
         )
         self._copy = ImageCopy()
         self._listeners = listeners or self._disk.listeners or default_listeners(spec.host)
-        self._advertised: Endpoint | None = None
+        self._advertised: tuple[AdvertisedListener, ...] = ()
         self._answering: asyncio.Task[None] | None = None
         self.router: Router | None = None
-        if self._listeners.bind is not None:
+        self._certificates = CertificateWatch()
+        self._ports = [self._port(each) for each in self._listeners.each]
+        if self._ports:
             self.router = Router(
                 broker_id=broker_of(spec.node_id),
                 caller=Peer(spec.node_id, spec.incarnation),
                 secret=self._disk.secret.encode(),
                 cluster_id=self._disk.cluster_id,
-                listener=self._listeners.bind,
+                ports=self._ports,
                 image=self._image,
                 controller=self._session.controller,
                 limits=limits,
@@ -111,8 +120,11 @@ class BrokerServer:
         self._lock = await asyncio.to_thread(once_unlocked, lambda: lock_disk(path))
         self._endpoint = await self._server.start()
         if self.router is not None:
-            self._advertised = self._listeners.advertised_for(self.router.bind())
-            logger.info("Kafka clients reach this broker at %s", self._advertised)
+            self.router.bind()
+            self._advertised = self._bound()
+            for each in self._advertised:
+                logger.info("Kafka clients reach this broker at %s://%s", each.name, each.endpoint)
+            self._certificates.start()
         self._session.start()
         if self._ask_notice is not None:
             self._watch = asyncio.create_task(self._await_notice(self._ask_notice))
@@ -120,8 +132,33 @@ class BrokerServer:
 
     @property
     def advertised(self) -> Endpoint | None:
-        """Where Kafka clients reach this broker; None without an outside listener."""
+        """Where Kafka clients without TLS reach this broker; None if there is no such listener."""
+        return next((each.endpoint for each in self._advertised if not each.protocol.has_tls), None)
+
+    @property
+    def advertised_listeners(self) -> tuple[AdvertisedListener, ...]:
+        """Where Kafka clients reach this broker."""
         return self._advertised
+
+    @property
+    def listeners(self) -> Listeners:
+        """Its listeners with the ports that they have."""
+        bound = [port.endpoint or port.wanted for port in self._ports]
+        each = (replace(listener, bind=at) for listener, at in zip(self._listeners.each, bound, strict=True))
+        return replace(self._listeners, each=tuple(each))
+
+    def _bound(self) -> tuple[AdvertisedListener, ...]:
+        return tuple(
+            AdvertisedListener(each.name, each.protocol, each.advertised_for(port.endpoint))
+            for each, port in zip(self._listeners.each, self._ports, strict=True)
+            if each.is_advertised and port.endpoint is not None
+        )
+
+    def _port(self, listener: NamedListener) -> Port:
+        tls = self._listeners.tls_of(listener)
+        if tls is None:
+            return Port(listener.name, listener.bind)
+        return self._certificates.port(listener.name, listener.bind, tls)
 
     @property
     def image(self) -> MetadataImage | None:
@@ -158,6 +195,7 @@ class BrokerServer:
             self._lock.release()
 
     async def _close_router(self, *, grace_s: float) -> None:
+        await self._certificates.stop()
         if self._answering is not None:
             self._answering.cancel()
         if self.router is not None:
@@ -205,7 +243,8 @@ class BrokerServer:
             rack=self._disk.rack,
             pid=os.getpid(),
             failed_disks=self._disks.failed,
-            listener=self._advertised,
+            listener=self.advertised,
+            listeners=self._advertised,
         )
 
     def _controller_said(self, frame: FromController) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raylog.control.session import ImageChanged
+from raylog.kafka.context import EXTERNAL
 from raylog.listener.router import Router
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
@@ -24,6 +25,7 @@ from raylog.simulator.simulated_sessions import ActorSpec, OneSaid
 from raylog.simulator.wire_servers import SECRET
 from raylog.types import Endpoint, broker_of
 from raylog.wire.handshake import Peer
+from raylog.wire.ports import Port
 from raylog.wire.server_connection import ServerConnection
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class WireBrokerProcess(BrokerProcess):
             caller=Peer(spec.node_id, spec.incarnation),
             secret=SECRET,
             cluster_id=simulation.cluster_id,
-            listener=self.advertised,
+            ports=(Port(EXTERNAL, self.advertised),),
             image=self._image,
             controller=self._controller,
             clock=self._loop.clock,

@@ -37,7 +37,7 @@ from raylog.server.controller_server import RETIRED, ControllerServer
 from raylog.server.replica_server import ReplicaServer
 from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.types import BROKER_SLOT, CONTROLLER_SLOT, Endpoint, broker_of, node_id
-from raylog.wire.listeners import Listeners
+from raylog.wire.listeners import Listeners, plaintext
 from raylog.wire.private import RegisterDisks
 
 T = TypeVar("T")
@@ -62,7 +62,9 @@ class InProcessLauncher:
             "broker": self._broker,
         }
         self.servers: dict[int, Any] = {}
+        self.listeners = plaintext(Endpoint("127.0.0.1", 0))  # of a Broker that is started for the first time
         self._outside: dict[int, Endpoint] = {}  # where Kafka clients reach a Broker, by node
+        self._bound: dict[int, Listeners] = {}  # by node
         self._succeeded: list[Any] = []  # by another of their node: a controller that died had begun to start them
         self._is_over = False
         self.fault: Exception | None = None  # of a server that no further try would start
@@ -75,11 +77,10 @@ class InProcessLauncher:
         self.build |= {"replica": build, "coordinator": build}
 
     def _broker(self, spec: ServerSpec) -> BrokerServer:
-        """Its outside listener is on any free port at first, and where it was when it is started
-        again.
+        """Its outside listeners are where ``listeners`` says at first, and where they were when it
+        is started again.
         """
-        last = self._outside.get(spec.node_id)
-        return BrokerServer(spec, listeners=Listeners(last or Endpoint("127.0.0.1", 0)))
+        return BrokerServer(spec, listeners=self._bound.get(spec.node_id) or self.listeners)
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
         """Called in a thread, as with Ray; returns when the server listens."""
@@ -90,8 +91,10 @@ class InProcessLauncher:
             if spec.node_id in self.servers:
                 self._succeeded.append(self.servers[spec.node_id])
             self.servers[spec.node_id] = server
-            if isinstance(server, BrokerServer) and server.advertised is not None:
-                self._outside[spec.node_id] = server.advertised
+            if isinstance(server, BrokerServer) and server.advertised_listeners:
+                self._bound[spec.node_id] = server.listeners
+                if server.advertised is not None:
+                    self._outside[spec.node_id] = server.advertised
             if self._is_over:
                 await server.stop()
             return endpoint
@@ -166,6 +169,7 @@ class InProcessCluster:
         disks: int = 1,
         racks: Sequence[str] | None = None,
         replica_server: Build | None = None,
+        listeners: Listeners | None = None,
     ) -> None:
         self.folder = folder
         self._disks = _format(folder, brokers, disks, racks)
@@ -173,6 +177,8 @@ class InProcessCluster:
         self._servers = LoopThread("raylog-cluster")
         self.loop = self._servers.loop
         self.launcher = InProcessLauncher(self.loop)
+        if listeners is not None:
+            self.launcher.listeners = listeners
         if replica_server is not None:
             self.launcher.build_replicas(replica_server)
         alone = len(self._homes) == 1
@@ -227,7 +233,7 @@ class InProcessCluster:
         images = [server.image for server in servers if isinstance(server, BrokerServer)]
         return all(
             image is not None
-            and nodes <= {node for node, actor in image.actors.items() if actor.alive and actor.listener}
+            and nodes <= {node for node, actor in image.actors.items() if actor.alive and actor.advertised}
             for image in images
         )
 
@@ -294,14 +300,15 @@ class InProcessCluster:
         finally:
             go_on.set()
 
-    def bootstrap_servers(self) -> str:
-        """Where Kafka clients reach the brokers: what they call ``bootstrap.servers``."""
+    def bootstrap_servers(self, listener: str = "PLAINTEXT") -> str:
+        """Where Kafka clients of a listener reach the brokers: what they call ``bootstrap.servers``."""
 
-        async def found() -> list[Endpoint | None]:
+        async def found() -> list[Endpoint]:
             servers = [self.launcher.servers.get(node_id(disk.broker_id, BROKER_SLOT)) for disk in self._disks]
-            return [server.advertised for server in servers if server is not None]
+            told = [each for server in servers if server is not None for each in server.advertised_listeners]
+            return [each.endpoint for each in told if each.name == listener]
 
-        return ",".join(str(each) for each in dict.fromkeys(self.run(found())) if each is not None)
+        return ",".join(str(each) for each in dict.fromkeys(self.run(found())))
 
     def crash(self, node: int) -> None:
         """End the server of that node id as a SIGKILL would; the controller notices and starts
@@ -346,15 +353,17 @@ def cluster(
     racks: Sequence[str] | None = None,
     folder: Path | None = None,
     replica_server: Build | None = None,
+    listeners: Listeners | None = None,
 ) -> Iterator[InProcessCluster]:
     """A running cluster of that many logical brokers, of that many disks each, and controllers.
     ``racks``: one per broker.
 
     ``replica_server`` makes the hosts of replicas, where they shall not be plain
-    ``ReplicaServer``s. At the end it is stopped, and its temporary folder deleted.
+    ``ReplicaServer``s. ``listeners`` are those of each broker: any free port of 127.0.0.1 if none
+    are given. At the end it is stopped, and its temporary folder deleted.
     """
     home = folder or Path(tempfile.mkdtemp(prefix="raylog-"))
-    running = InProcessCluster(home, brokers, controllers, disks, racks, replica_server)
+    running = InProcessCluster(home, brokers, controllers, disks, racks, replica_server, listeners)
     try:
         running.start()
         yield running

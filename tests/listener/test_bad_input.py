@@ -24,7 +24,7 @@ from raylog.wire import private
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.framing import LENT_BYTES_MAX, SMALLEST_BODY, _pool
 from raylog.wire.limits import Limits
-from raylog.wire.listeners import Listeners
+from raylog.wire.listeners import plaintext
 from raylog.wire.schema import fields_of
 
 pytestmark = pytest.mark.core
@@ -44,7 +44,7 @@ def running() -> Iterator[InProcessCluster]:
     """One broker whose listener allows little."""
     with cluster(brokers=1) as found:
         found.launcher.build["broker"] = lambda spec: BrokerServer(
-            spec, listeners=Listeners(Endpoint("127.0.0.1", 0)), limits=LIMITS
+            spec, listeners=plaintext(Endpoint("127.0.0.1", 0)), limits=LIMITS
         )
         node = node_id(0, BROKER_SLOT)
         found.crash(node)

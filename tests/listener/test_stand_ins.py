@@ -9,6 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from outside import metadata
 
+from raylog.kafka.context import EXTERNAL
 from raylog.listener import cluster_view
 from raylog.listener.owners import Owner
 from raylog.listener.routes import Redirect, Routes
@@ -102,7 +103,7 @@ def test_a_broker_without_a_listener_of_its_own_is_served_by_another_one() -> No
 
 def test_metadata_names_the_stand_in_as_the_leader_and_leaves_the_rest_as_it_is() -> None:
     found = routes(image(1))[0]
-    reply = cluster_view.metadata(found, metadata("t"), 12, controller=0, refused={})
+    reply = cluster_view.metadata(found, metadata("t"), 12, listener=EXTERNAL, controller=0, refused={})
     assert [each.node_id for each in reply.brokers] == [0, 2, 3]
     part = reply.topics[0].partitions[1]
     assert (part.error_code, part.leader_id) == (ErrorCode.none, found.stand_in_of(1))
@@ -111,7 +112,11 @@ def test_metadata_names_the_stand_in_as_the_leader_and_leaves_the_rest_as_it_is(
 
 def test_where_no_broker_is_there_nobody_leads_outside() -> None:
     found = routes(image(*BROKERS))[0]
-    part = cluster_view.metadata(found, metadata("t"), 12, controller=0, refused={}).topics[0].partitions[1]
+    part = (
+        cluster_view.metadata(found, metadata("t"), 12, listener=EXTERNAL, controller=0, refused={})
+        .topics[0]
+        .partitions[1]
+    )
     assert (part.error_code, part.leader_id) == (ErrorCode.leader_not_available, -1)
 
 
@@ -119,6 +124,10 @@ def test_a_leader_that_has_died_itself_leads_nowhere() -> None:
     dead = image(1)
     dead.apply(ActorDied(node_id(1, 2), 5))
     found = routes(dead)[0]
-    part = cluster_view.metadata(found, metadata("t"), 12, controller=0, refused={}).topics[0].partitions[1]
+    part = (
+        cluster_view.metadata(found, metadata("t"), 12, listener=EXTERNAL, controller=0, refused={})
+        .topics[0]
+        .partitions[1]
+    )
     assert (part.error_code, part.leader_id) == (ErrorCode.leader_not_available, -1)
     assert all(isinstance(each.leader(LED, 1), Redirect) for each in routes(dead).values())

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from outside import Client, metadata, request
 
 from raylog.kafka import table
+from raylog.kafka.context import EXTERNAL
 from raylog.listener import cluster_view
 from raylog.listener.routes import Routes
 from raylog.metadata.image import MetadataImage
@@ -65,7 +66,7 @@ def asking(*names: str, limit: int = 2_000, cursor: tuple[str, int] | None = Non
 
 def page(found: Routes, body: Any) -> tuple[list[tuple[str, list[int]]], tuple[str, int] | None]:
     """The partitions of an answer that has been over the wire, and where the next page begins."""
-    entity = cluster_view.describe_topic_partitions(found, body, 0, everything)
+    entity = cluster_view.describe_topic_partitions(found, body, 0, everything, listener=EXTERNAL)
     reply = decode_response(KEY, 0, b"".join(encode_response(entity, 1))[4:])
     following = reply.next_cursor and (reply.next_cursor.topic_name, reply.next_cursor.partition_index)
     return [(topic.name, [each.partition_index for each in topic.partitions]) for topic in reply.topics], following
@@ -108,7 +109,9 @@ def test_a_page_holds_no_more_than_brokers_allow(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_unknown_topic_is_one_with_an_error() -> None:
-    reply = cluster_view.describe_topic_partitions(routes(), asking("a", "nowhere", "no where"), 0, everything)
+    reply = cluster_view.describe_topic_partitions(
+        routes(), asking("a", "nowhere", "no where"), 0, everything, listener=EXTERNAL
+    )
     errors = [(topic.name, topic.error_code) for topic in reply.topics]
     invalid, unknown = ErrorCode.invalid_topic_exception, ErrorCode.unknown_topic_or_partition
     assert errors == [("a", ErrorCode.none), ("no where", invalid), ("nowhere", unknown)]
@@ -120,13 +123,19 @@ def test_a_topic_that_is_gone_since_the_last_page_ends_none() -> None:
 
 @pytest.mark.parametrize("cursor", [("b", 0), ("a", -1)], ids=["of another topic", "of no partition"])
 def test_a_cursor_that_is_none_is_an_invalid_request(cursor: tuple[str, int]) -> None:
-    reply = cluster_view.describe_topic_partitions(routes(), asking("a", cursor=cursor), 0, everything)
+    reply = cluster_view.describe_topic_partitions(
+        routes(), asking("a", cursor=cursor), 0, everything, listener=EXTERNAL
+    )
     assert [(topic.name, topic.error_code) for topic in reply.topics] == [("a", ErrorCode.invalid_request)]
     assert reply.next_cursor is None
 
 
 def part(found: Routes) -> Any:
-    return cluster_view.describe_topic_partitions(found, asking("c"), 0, everything).topics[0].partitions[0]
+    return (
+        cluster_view.describe_topic_partitions(found, asking("c"), 0, everything, listener=EXTERNAL)
+        .topics[0]
+        .partitions[0]
+    )
 
 
 def test_replicas_are_told_as_metadata_tells_them() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from raylog.configs.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS
+from raylog.configs.listener_configs import LISTENER_CONFIGS
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.server_properties import ADVERTISED, AS_IT_IS, LISTENERS, RACK, UNITS, without_effect
 
@@ -37,7 +38,14 @@ delegation.token.max.lifetime.ms remote.log.storage.system.enable
 KAFKA_4_3 = Path(__file__).with_name("kafka_4_3_broker_configs.txt").read_text()
 """All that Kafka 4.3 knows; ``tests/conformance/test_kafka_broker_configs.py`` holds the list against Kafka."""
 
-TAKEN = {LISTENERS, ADVERTISED, RACK, *AS_IT_IS, *(config.name for units in UNITS.values() for config, _ in units)}
+TAKEN = {
+    LISTENERS,
+    ADVERTISED,
+    RACK,
+    *AS_IT_IS,
+    *LISTENER_CONFIGS,
+    *(config.name for units in UNITS.values() for config, _ in units),
+}
 
 
 def test_the_inventory_has_each_name_once() -> None:

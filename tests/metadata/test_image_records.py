@@ -47,12 +47,14 @@ from raylog.metadata.records import (
 )
 from raylog.security.acl import AclBinding
 from raylog.security.permissions import Operation, PatternType, PermissionType, Resource
+from raylog.security.protocols import AdvertisedListener, SecurityProtocol
 from raylog.types import FIRST_REPLICA_SLOT, Endpoint, node_id
 
 T, GONE = uuid.UUID(int=1), uuid.UUID(int=2)
 D, LATER = uuid.UUID(int=3), uuid.UUID(int=4)
 BROKER, HOST, IDLE = node_id(1, 0), node_id(1, FIRST_REPLICA_SLOT), node_id(1, FIRST_REPLICA_SLOT + 1)
 ADDRESS = Endpoint("h", 1)
+SECURE = AdvertisedListener("OUT", SecurityProtocol.SSL, ADDRESS)
 HELD = PartitionState((ReplicaSlot(1, HOST, D, 5),), (1,), leader=1, leader_incarnation=5, leader_epoch=0)
 READS = AclBinding(Resource.TOPIC, "t", PatternType.PREFIXED, "User:a", "*", Operation.READ, PermissionType.ALLOW)
 HISTORY: tuple[Record, ...] = (
@@ -67,7 +69,7 @@ HISTORY: tuple[Record, ...] = (
     BrokerConfigChanged(1, "log.roll.ms", "7"),
     ControllersPlanned((1,)),
     DiskRegistered(D, 1, "/a"),
-    ActorRegistered(BROKER, D, 4, ADDRESS, "boot", listener=ADDRESS),
+    ActorRegistered(BROKER, D, 4, ADDRESS, "boot", listener=ADDRESS, listeners=(SECURE,)),
     BrokerLeaving(1, 4),
     HostPlanned(HOST, D, HostKind.REPLICAS),
     ActorRegistered(HOST, D, 5, ADDRESS, "boot", former=(3,)),

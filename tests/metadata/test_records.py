@@ -25,6 +25,7 @@ from raylog.metadata.records import (
     encode_batch,
 )
 from raylog.security.acl import AclBinding
+from raylog.security.protocols import AdvertisedListener, SecurityProtocol
 from raylog.types import Endpoint
 
 T = uuid.UUID(int=7)
@@ -54,6 +55,9 @@ OF_TYPE = {  # every integer of a record has 64 bits: a hint that says so only b
     tuple[tuple[str, str], ...]: st.lists(st.tuples(st.text(), st.text()), max_size=3).map(tuple),
     Endpoint: endpoints,
     Endpoint | None: st.none() | endpoints,
+    tuple[AdvertisedListener, ...]: st.lists(
+        st.builds(AdvertisedListener, st.text(), st.sampled_from(SecurityProtocol), endpoints), max_size=3
+    ).map(tuple),
 }
 WITHOUT_INTEGERS = (bool, str, str | None, uuid.UUID, uuid.UUID | None)
 

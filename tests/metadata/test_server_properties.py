@@ -84,7 +84,8 @@ def test_the_server_properties_that_kafka_ships_are_taken_as_they_stand(file: Pa
     without = {line.partition(" ")[0] for line in told.notices}
     assert without == {
         line.partition("=")[0] for line in KAFKA_4.splitlines() if not line.startswith(("#", "listeners", "adv"))
-    } - (told.configs.keys() | {"log.retention.hours"})
+    } - (told.configs.keys() | told.listener_configs.keys() | {"log.retention.hours"})
+    assert list(told.listener_configs) == ["listener.security.protocol.map"]
 
 
 def test_the_manuals_production_configuration_starts_a_cluster(file: Path) -> None:
@@ -166,7 +167,8 @@ def test_a_reference_that_leads_nowhere_is_named(reference: str, why: str) -> No
         ("sasl.enabled.mechanisms=PLAIN", "authentication of Kafka clients"),
         ("offsets.topic.num.partitions=7", "it is 50 here"),
         ("broker.rack=a", "--rack"),
-        ("listeners=SASL_SSL://:9092,PLAINTEXT://:9093", "one listener for Kafka clients"),
+        ("listener.name.ssl.sasl.enabled.mechanisms=PLAIN", "a start takes it"),
+        ("ssl.provider=BC", "TLS is Python's and OpenSSL's"),
     ],
 )
 def test_bad_lines_are_errors_that_name_the_file_and_the_reason(file: Path, line: str, why: str) -> None:
@@ -177,9 +179,15 @@ def test_bad_lines_are_errors_that_name_the_file_and_the_reason(file: Path, line
     assert message.startswith(f"{file}: ") and why in message and line.partition("=")[0] in message
 
 
-def test_a_listener_of_another_protocol_keeps_it_to_be_refused_by_the_broker() -> None:
-    told = merged((), {"listeners": "OUT://:9092", "listener.security.protocol.map": "OUT:SSL"})
-    assert told.listeners == ("SSL://:9092",)
+def test_listeners_keep_their_names_and_have_their_settings() -> None:
+    settings = {
+        "listener.security.protocol.map": "IN:PLAINTEXT,OUT:SSL",
+        "listener.name.out.ssl.client.auth": "required",
+        "ssl.key.password": "hidden-42",
+    }
+    told = merged((), {"listeners": "IN://:9091, OUT://:9092", "ssl.endpoint.identification.algorithm": "", **settings})
+    assert (told.listeners, told.listener_configs, told.configs) == (("IN://:9091,OUT://:9092",), settings, {})
+    assert "hidden-42" not in repr(told)
 
 
 def test_whatever_is_ignored_has_a_reason() -> None:

@@ -71,8 +71,8 @@ def test_the_bytes_of_a_frame_are_those_of_its_layout():
 
 
 def test_a_frame_of_a_newer_version_is_refused_by_name():
-    plain = msgpack.unpackb(to_frame(HELLO)) | {"v": 2}
-    with pytest.raises(ProtocolError, match="Hello has version 2"):
+    plain = msgpack.unpackb(to_frame(HELLO)) | {"v": 3}
+    with pytest.raises(ProtocolError, match="Hello has version 3"):
         from_actor(msgpack.packb(plain))
 
 

@@ -38,6 +38,16 @@ def broker_configs() -> str:
     return "\n".join(("| config | default | values | set for | read by | |", "|---|---|---|---|---|---|", *rows))
 
 
+def listener_configs() -> str:
+    from raylog.configs.listener_configs import LISTENER_CONFIGS
+
+    rows = ["| config | default | |", "|---|---|---|"]
+    for name, config in LISTENER_CONFIGS.items():
+        secret = "; secret" if config.is_secret else ""
+        rows.append(f"| `{name}` | {config.default or '(empty)'} | {config.meaning}{secret} |")
+    return "\n".join(rows)
+
+
 def client_options() -> str:
     from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 
@@ -109,6 +119,7 @@ def exit_codes() -> str:
 TABLES = {
     "topic configs": ("configuration.md", topic_configs),
     "broker configs": ("configuration.md", broker_configs),
+    "listener configs": ("configuration.md", listener_configs),
     "client options": ("configuration.md", client_options),
     "refused options": ("configuration.md", refused_options),
     "kafka apis": ("wire.md", kafka_apis),

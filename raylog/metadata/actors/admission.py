@@ -64,6 +64,7 @@ def admit(image: MetadataImage, hello: Hello) -> Admission | str:
         former=former,
         pid=hello.pid,
         listener=hello.listener,
+        listeners=hello.listeners,
     )
     came_back = known is not None and known.alive and known.incarnation == identity.incarnation
     replaced = known.incarnation if known is not None and known.incarnation != identity.incarnation else 0

@@ -174,8 +174,10 @@ def _broker_entries(
     facts = dict(static)
     if broker_id is not None:
         actor = image.actors.get(node_id(broker_id, BROKER_SLOT))
-        if actor is not None and actor.listener is not None:
-            facts["advertised.listeners"] = f"PLAINTEXT://{actor.listener}"
+        if actor is not None and actor.advertised:
+            facts["advertised.listeners"] = ",".join(f"{each.name}://{each.endpoint}" for each in actor.advertised)
+            protocols = (f"{each.name}:{each.protocol.value}" for each in actor.advertised)
+            facts["listener.security.protocol.map"] = ",".join(protocols)
         facts["broker.id"] = str(broker_id)
         facts["broker.rack"] = image.brokers[broker_id].rack or ""
         facts["log.dirs"] = ",".join(disk.path for disk in image.disks_of(broker_id))
