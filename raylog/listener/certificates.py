@@ -66,11 +66,10 @@ class CertificateWatch:
 
 async def _reload(port: Port, tls: TlsConfig) -> None:
     try:
-        context = await asyncio.to_thread(tls.context)
-    except ConfigError as error:
+        await port.use(await asyncio.to_thread(tls.context), tls.principal_of)
+    except (ConfigError, OSError) as error:
         logger.error("listener %s keeps its certificates: %s", port.listener, error)
         return
-    await port.use(context, tls.principal_of)
     logger.info("listener %s goes by its new certificates", port.listener)
 
 

@@ -9,7 +9,9 @@ Differences from Kafka, which runs on Java's TLS:
 - Client certificates need a truststore; there are no built-in authorities.
 - Python cannot choose among the three suites of TLS 1.3. ``ssl.cipher.suites`` names all of them, or
   none, which leaves TLS 1.2.
-- A client that authenticates by certificate shows it in every handshake: sessions are not resumed.
+- With client certificates, sessions of TLS 1.3 are not resumed: a client shows its certificate in
+  every handshake. Those of TLS 1.2 are, by their ids, because Python cannot turn that off. A session
+  ends when the listener reloads its certificates, after two hours at the latest.
 
 Keys and passwords never appear in a ``repr``, a message or a log.
 """
@@ -163,9 +165,7 @@ class TlsConfig:
         except OSError as error:
             raise ConfigError(f"{where} cannot be read: {error.strerror}") from None
         context.verify_mode = CLIENT_AUTH[self.client_auth]
-        context.verify_flags |= (
-            ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
-        )  # as Java: whatever is in the store is trusted
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN  # as Java: all of the store is trusted
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
 

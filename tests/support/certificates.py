@@ -27,14 +27,15 @@ def common_name(text: str) -> x509.Name:
 class Authority:
     """Signs certificates for brokers at 127.0.0.1 and for clients."""
 
-    def __init__(self, folder: Path, called: str = "an authority") -> None:
+    def __init__(self, folder: Path, called: str = "an authority", issuer: Authority | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = common_name(called)
-        own = self._builder(self._name, self._key, 0).add_extension(x509.BasicConstraints(True, None), True)
+        above = issuer or self
+        own = above._builder(self._name, self._key, 0).add_extension(x509.BasicConstraints(True, None), True)
         self.certificate = self._folder / "authority.pem"
-        self.certificate.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(PEM))
+        self.certificate.write_bytes(own.sign(above._key, hashes.SHA256()).public_bytes(PEM))
 
     def signed(
         self, called: str, subject: x509.Name | None = None, *, expired: bool = False, password: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -226,3 +227,51 @@ def test_where_a_certificate_is_requested_one_may_have_none_but_no_wrong_one(
             assert len(listening.principals) == 4
 
     run(work())
+
+
+def test_whatever_is_in_the_truststore_is_trusted_though_its_own_signer_is_not_there(
+    run: Run, authority: Authority, keystore: Path, tmp_path: Path
+) -> None:
+    intermediate = Authority(tmp_path / "intermediate", "an intermediate", issuer=authority)
+    configs = settings(keystore, intermediate.certificate, ssl_client_auth="required")
+
+    async def work() -> None:
+        async with Listening(configs) as listening:
+            assert await listening.ask(authority, intermediate.signed("alice")) == "User:CN=alice"
+            with pytest.raises(TURNED_AWAY):
+                await listening.ask(authority, authority.signed("bob"))
+
+    run(work())
+
+
+def test_a_client_shows_its_certificate_in_every_handshake_of_tls_1_3(
+    run: Run, authority: Authority, keystore: Path
+) -> None:
+    own = authority.signed("alice")
+
+    def sessions(endpoint: Endpoint) -> list[bool]:
+        context = ssl.create_default_context(cafile=str(authority.certificate))
+        context.load_cert_chain(own)
+        session, reused = None, []
+        for _ in range(2):
+            with (
+                socket.create_connection((endpoint.host, endpoint.port), timeout=30) as plain,
+                context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as secure,
+            ):
+                secure.sendall(b"".join(map(bytes, encode_request(produce(), 1, client_id_field("c")))))
+                assert secure.recv(100)
+                session, is_reused = secure.session, secure.session_reused
+                reused.append(bool(is_reused))
+        return reused
+
+    async def work(client_auth: str) -> list[bool]:
+        async with Listening(settings(keystore, authority.certificate, ssl_client_auth=client_auth)) as listening:
+            assert listening.server.endpoint is not None
+            return await asyncio.to_thread(sessions, listening.server.endpoint)
+
+    assert run(work("none")) == [False, True]
+    assert run(work("required")) == [False, False]
+
+
+def test_nobody_renegotiates(keystore: Path) -> None:
+    assert TlsConfig.of(settings(keystore), "OUT").context().options & ssl.OP_NO_RENEGOTIATION
