@@ -43,6 +43,7 @@ from raylog.cli import (
     reassign,
     topics,
     transactions,
+    users,
     verifiable,
     verify,
 )
@@ -100,6 +101,7 @@ app.add_typer(configs.app, name="configs")
 app.add_typer(acls.app, name="acls")
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(users.app, name="users")
 app.add_typer(reassign.app, name="reassign")
 app.command("leader-election")(reaching(leader_election.leader_election))
 app.command("produce")(reaching(produce.produce))

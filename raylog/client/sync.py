@@ -39,6 +39,7 @@ from raylog.client.admin.controllers import ControllerCalls
 from raylog.client.admin.groups import GroupCalls
 from raylog.client.admin.inspection import InspectionCalls, ProducerInfo
 from raylog.client.admin.transactions import TransactionInspection
+from raylog.client.admin.users import UserCalls
 from raylog.client.admin.verification import OnPartition, Verification
 from raylog.client.background import background, notice_fork
 from raylog.client.config import AdminConfig, ProducerConfig
@@ -291,7 +292,7 @@ class Producer:
             raise core.no_room(size)
 
 
-class AdminClient(GroupCalls, ActorCalls, ControllerCalls, InspectionCalls, TransactionInspection, AclCalls):
+class AdminClient(GroupCalls, ActorCalls, ControllerCalls, InspectionCalls, TransactionInspection, AclCalls, UserCalls):
     """Manages topics, configs, offsets and brokers. ``AsyncAdminClient`` describes each call."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:

@@ -287,6 +287,17 @@ ALTER_CONFIGS = ApiSpec(
     (_cluster(Operation.ALTER_CONFIGS), _topic(Operation.ALTER_CONFIGS), _group(Operation.ALTER_CONFIGS)),
 )
 CREATE_PARTITIONS = ApiSpec(37, "CreatePartitions", ApiOwner.CONTROLLER, range(4), (_topic(Operation.ALTER),))
+DESCRIBE_USER_SCRAM_CREDENTIALS = ApiSpec(
+    50,
+    "DescribeUserScramCredentials",
+    ApiOwner.CONTROLLER,
+    range(1),
+    (_cluster(Operation.DESCRIBE),),
+    refused_at=ErrorPlace.OUTERMOST,
+)
+ALTER_USER_SCRAM_CREDENTIALS = ApiSpec(
+    51, "AlterUserScramCredentials", ApiOwner.CONTROLLER, range(1), (_cluster(Operation.ALTER),)
+)
 ELECT_LEADERS = ApiSpec(
     43,
     "ElectLeaders",

@@ -113,6 +113,8 @@ from raylog.metadata.requests import (
 )
 from raylog.metadata.sessions import Session, Sessions
 from raylog.metadata.topic_changes import TopicChanges
+from raylog.metadata.users.credential_decisions import decide_credentials
+from raylog.metadata.users.credential_requests import AlterUserScramCredentials, DescribeUserScramCredentials
 from raylog.timers import Timers
 from raylog.types import BROKER_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
 
@@ -525,7 +527,13 @@ class ActiveController:
         match request:
             case AwaitLeader():
                 self._effects += self._waits.ask(token, request, now_ms)
-            case DescribeTopics() | DescribeCluster() | DescribeConfigs() | ClusterStatus():
+            case (
+                DescribeTopics()
+                | DescribeCluster()
+                | DescribeConfigs()
+                | ClusterStatus()
+                | DescribeUserScramCredentials()
+            ):
                 self._effects.append(SendControllerReply(token, self._questions.answer(request)))
             case CreateTopics():
                 self._topics.create(token, request, now_ms)
@@ -564,6 +572,8 @@ class ActiveController:
             case PlanControllers():
                 failed = self.disks.reasons()
                 self._ledger.answer(token, *decide_plan(self.latest, request, voters=self._voters(), failed=failed))
+            case AlterUserScramCredentials():
+                self._ledger.answer(token, *decide_credentials(self.latest, request))
             case InitProducerId() | AllocateProducerIds():
                 self._ledger.hold(SendControllerReply(token, self._producer_ids.answer(request)))
             case _:
@@ -578,19 +588,8 @@ class ActiveController:
 
     def check(self) -> None:
         """Everything that must hold between two events."""
-        machines = (
-            self._ledger,
-            self._sessions,
-            self._liveness,
-            self._starts,
-            self._waits,
-            self._creations,
-            self._timers,
-            self._partitions,
-            self._high_watermarks,
-            self.scaling,
-        )
-        for part in machines:
+        parts = self._ledger, self._sessions, self._liveness, self._starts, self._waits, self._creations
+        for part in (*parts, self._timers, self._partitions, self._high_watermarks, self.scaling):
             part.check()
         for session in self._sessions.all():
             actor = self.latest.actors.get(session.node_id)

@@ -53,8 +53,11 @@ from raylog.metadata.records import (
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    UserScramCredentialRemoved,
+    UserScramCredentialSet,
 )
 from raylog.security.acls import Acls
+from raylog.security.scram import ScramCredential, ScramMechanism
 from raylog.types import BROKER_SLOT, FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, node_id, slot_of
 
 Value = TypeVar("Value")
@@ -66,6 +69,11 @@ class Topic:
     name: str
     configs: dict[str, str] = field(default_factory=dict)  # only what was set; topic_configs has the defaults
     partitions: dict[int, PartitionState] = field(default_factory=dict)
+
+
+class CredentialKey(NamedTuple):
+    user: str
+    mechanism: ScramMechanism
 
 
 class RemovalKey(NamedTuple):
@@ -93,6 +101,7 @@ class MetadataImage:
     removals: dict[RemovalKey, RemovalPending]
     next_producer_id: int
     acls: Acls
+    credentials: dict[CredentialKey, ScramCredential]
     high_watermarks: dict[TopicIdPartition, HighWatermark]  # lower bounds; not a Broker's
     assigned: dict[int, set[TopicIdPartition]]
     removals_of: dict[int, set[RemovalKey]]
@@ -115,6 +124,7 @@ class MetadataImage:
             removals={},
             next_producer_id=0,
             acls=Acls(),
+            credentials={},
             high_watermarks={},
             assigned={},
             removals_of={},
@@ -148,6 +158,7 @@ class MetadataImage:
             removals=dict(self.removals),
             next_producer_id=self.next_producer_id,
             acls=self.acls.copy(),
+            credentials=dict(self.credentials),
             high_watermarks=dict(self.high_watermarks),
             assigned={node: set(ids) for node, ids in self.assigned.items()},
             removals_of={node: set(keys) for node, keys in self.removals_of.items()},
@@ -262,6 +273,8 @@ class MetadataImage:
                 self.next_producer_id = record.next_producer_id
             case AclCreated() | AclDeleted():
                 self._change_acls(record)
+            case UserScramCredentialSet() | UserScramCredentialRemoved():
+                self._change_credential(record)
             case HighWatermarksNoted():
                 self._note_high_watermarks(record)
             case ClusterFormatted():
@@ -280,6 +293,13 @@ class MetadataImage:
         for id, mark in by_partition(record.topics):
             assert self.partition(id) is not None, f"{mark} of {id}, which does not exist"
             self.high_watermarks[id] = mark
+
+    def _change_credential(self, record: UserScramCredentialSet | UserScramCredentialRemoved) -> None:
+        key = CredentialKey(record.user, record.mechanism)
+        if isinstance(record, UserScramCredentialSet):
+            self.credentials[key] = record.credential
+        else:
+            del self.credentials[key]
 
     def _add_actor(self, record: ActorRegistered) -> None:
         self.actors[record.node_id] = record
@@ -425,8 +445,18 @@ class MetadataImage:
                 yield ProducerIdsAllocated(self.next_producer_id)
         elif issubclass(kind, AclCreated):
             yield from (AclCreated(*entry) for entry in sorted(self.acls.by_id.items()))
+        elif issubclass(kind, UserScramCredentialSet):
+            for key in sorted(self.credentials, key=lambda key: (key.user, key.mechanism.value)):
+                yield UserScramCredentialSet(*key, self.credentials[key])
         elif issubclass(
-            kind, BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed | AclDeleted
+            kind,
+            BrokerUnregistered
+            | ActorDied
+            | ActorRemoved
+            | TopicDeleted
+            | RemovalConfirmed
+            | AclDeleted
+            | UserScramCredentialRemoved,
         ):
             pass  # it ended what an image does not have any more, or changed what it has
         else:

@@ -15,8 +15,10 @@ from raylog.metadata.image import MetadataImage
 from raylog.metadata.requests import ClusterStatus, ControllerReply, DescribeCluster, DescribeTopics
 from raylog.metadata.sessions import Sessions
 from raylog.metadata.status_report import status_report
+from raylog.metadata.users.credential_decisions import describe_credentials
+from raylog.metadata.users.credential_requests import DescribeUserScramCredentials
 
-Question = DescribeTopics | DescribeCluster | DescribeConfigs | ClusterStatus
+Question = DescribeTopics | DescribeCluster | DescribeConfigs | ClusterStatus | DescribeUserScramCredentials
 
 
 class Questions:
@@ -51,6 +53,8 @@ class Questions:
                 return views.describe_topics(self._committed, request, controller_node=self._node)
             case DescribeCluster():
                 return views.describe_cluster(self._committed, controller_node=self._node, controller_epoch=self._epoch)
+            case DescribeUserScramCredentials():
+                return describe_credentials(self._committed, request)
             case DescribeConfigs():
                 static = self._settings.started_with.as_broker_configs()
                 return describe_configs(self._committed, request, static=static)

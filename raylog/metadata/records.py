@@ -28,6 +28,7 @@ from raylog.errors import ProtocolError
 from raylog.packing import Packing, unpack_plain
 from raylog.security.acl import AclBinding
 from raylog.security.protocols import AdvertisedListener, SecurityProtocol
+from raylog.security.scram import ScramCredential, ScramMechanism
 from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
 
 ADMITTED_ELSEWHERE = -1
@@ -353,12 +354,27 @@ class AclDeleted:
     id: uuid.UUID
 
 
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialSet:
+    """A user can authenticate by this mechanism. An earlier credential of the two is void."""
+
+    user: str
+    mechanism: ScramMechanism
+    credential: ScramCredential
+
+
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialRemoved:
+    user: str
+    mechanism: ScramMechanism
+
+
 Record = (
     ClusterFormatted | BrokerRegistered | BrokerDrainChanged | StaticConfigsChanged | BrokerConfigChanged
     | ControllersPlanned | DiskRegistered | HostPlanned
     | TopicCreated | TopicConfigChanged | PartitionChanged | HighWatermarksNoted | HostRetired | RemovalPending
-    | ActorRegistered | BrokerLeaving | ProducerIdsAllocated | AclCreated
-    | BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed | AclDeleted
+    | ActorRegistered | BrokerLeaving | ProducerIdsAllocated | AclCreated | UserScramCredentialSet
+    | BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed | AclDeleted | UserScramCredentialRemoved
 )  # fmt: skip
 """In the order in which a snapshot has them: each kind after those that it names."""
 

@@ -34,6 +34,12 @@ from raylog.metadata.configuration.config_requests import (
     SetStaticConfigs,
 )
 from raylog.metadata.records import HostKind
+from raylog.metadata.users.credential_requests import (
+    AlterUserScramCredentials,
+    DescribeUserScramCredentials,
+    UserScramCredentialsAltered,
+    UserScramCredentialsDescribed,
+)
 from raylog.types import Endpoint, ReplicaMove
 
 # ------------------------------------------------------------------ topics
@@ -554,7 +560,8 @@ Request = (
     CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | SetStaticConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
     | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId | AllocateProducerIds
-    | RegisterDisk | PlanControllers | DescribeAcls | CreateAcls | DeleteAcls
+    | RegisterDisk | PlanControllers | DescribeAcls | CreateAcls | DeleteAcls | AlterUserScramCredentials
+    | DescribeUserScramCredentials
 )  # fmt: skip
 
 ControllerReply = (
@@ -562,5 +569,6 @@ ControllerReply = (
     | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ReassignmentsAltered
     | ReassignmentsListed | BrokerDrained | ReplicasMoved | HostAnswer | HostRetirement | BrokerUnregistration | ProducerIdAssigned
     | ProducerIdsBlock
-    | DiskOutcome | ControllersPlan | AclsDescribed | AclsCreated | AclsDeleted | Refused
+    | DiskOutcome | ControllersPlan | AclsDescribed | AclsCreated | AclsDeleted | UserScramCredentialsAltered
+    | UserScramCredentialsDescribed | Refused
 )  # fmt: skip

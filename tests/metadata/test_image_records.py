@@ -44,10 +44,13 @@ from raylog.metadata.records import (
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    UserScramCredentialRemoved,
+    UserScramCredentialSet,
 )
 from raylog.security.acl import AclBinding
 from raylog.security.permissions import Operation, PatternType, PermissionType, Resource
 from raylog.security.protocols import AdvertisedListener, SecurityProtocol
+from raylog.security.scram import ScramCredential, ScramMechanism
 from raylog.types import FIRST_REPLICA_SLOT, Endpoint, node_id
 
 T, GONE = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -57,6 +60,7 @@ ADDRESS = Endpoint("h", 1)
 SECURE = AdvertisedListener("OUT", SecurityProtocol.SSL, ADDRESS)
 HELD = PartitionState((ReplicaSlot(1, HOST, D, 5),), (1,), leader=1, leader_incarnation=5, leader_epoch=0)
 READS = AclBinding(Resource.TOPIC, "t", PatternType.PREFIXED, "User:a", "*", Operation.READ, PermissionType.ALLOW)
+CREDENTIAL = ScramCredential(b"salt", b"stored", b"server", 4_096)
 HISTORY: tuple[Record, ...] = (
     ClusterFormatted("c"),
     BrokerRegistered(1, "rack"),
@@ -90,6 +94,9 @@ HISTORY: tuple[Record, ...] = (
     AclCreated(T, READS),
     AclCreated(GONE, replace(READS, operation=Operation.ALL)),
     AclDeleted(GONE),
+    UserScramCredentialSet("alice", ScramMechanism.SCRAM_SHA_256, CREDENTIAL),
+    UserScramCredentialSet("alice", ScramMechanism.SCRAM_SHA_512, CREDENTIAL),
+    UserScramCredentialRemoved("alice", ScramMechanism.SCRAM_SHA_256),
 )
 each_moment = pytest.mark.parametrize("moment", range(len(HISTORY)), ids=lambda index: type(HISTORY[index]).__name__)
 

@@ -29,6 +29,7 @@ from raylog.client.admin.controllers import AsyncControllerCalls
 from raylog.client.admin.groups import AsyncGroupCalls
 from raylog.client.admin.inspection import AsyncInspectionCalls, ProducerInfo
 from raylog.client.admin.transactions import AsyncTransactionInspection
+from raylog.client.admin.users import AsyncUserCalls
 from raylog.client.admin.verification import OnPartition, Verification, verify_topics
 from raylog.client.config import AdminConfig
 from raylog.client.links import requests
@@ -140,6 +141,7 @@ class AsyncAdminClient(
     AsyncInspectionCalls,
     AsyncTransactionInspection,
     AsyncAclCalls,
+    AsyncUserCalls,
 ):
     """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
 

@@ -54,6 +54,8 @@ from raylog.metadata.records import (
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    UserScramCredentialRemoved,
+    UserScramCredentialSet,
 )
 from raylog.metadata.sessions import Sessions
 from raylog.timers import Timers
@@ -276,7 +278,7 @@ def may_create_need(record: Record) -> bool:
             return record.state.partition_epoch == 0 or bool(record.state.adding)
         case (
             ProducerIdsAllocated() | TopicConfigChanged() | StaticConfigsChanged() | BrokerConfigChanged() | HighWatermarksNoted()
-            | ControllersPlanned() | AclCreated() | AclDeleted()
+            | ControllersPlanned() | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
         ):  # fmt: skip
             return False
         case (

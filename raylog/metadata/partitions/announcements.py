@@ -66,6 +66,8 @@ from raylog.metadata.records import (
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    UserScramCredentialRemoved,
+    UserScramCredentialSet,
     encode_batch,
 )
 from raylog.metadata.sessions import Session, Sessions
@@ -121,7 +123,7 @@ class Announcements:
                     ClusterFormatted() | BrokerRegistered() | BrokerDrainChanged() | BrokerLeaving() | BrokerUnregistered()
                     | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | RemovalPending()
                     | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
-                    | AclCreated() | AclDeleted()
+                    | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
                 ):  # fmt: skip
                     pass
                 case _:
@@ -387,7 +389,7 @@ def _shapes_rates(record: Record) -> bool:
             ClusterFormatted() | BrokerRegistered() | BrokerDrainChanged() | BrokerLeaving() | BrokerUnregistered()
             | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | TopicCreated() | RemovalPending()
             | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
-            | AclCreated() | AclDeleted()
+            | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
         ):  # fmt: skip
             return False
         case _:

@@ -1,0 +1,1 @@
+"""Users and their credentials, as the controller decides them."""
