@@ -29,6 +29,7 @@ from raylog.configs.topic_configs import (
     ConfigValueType,
 )
 from raylog.errors import ConfigError
+from raylog.security.sasl import MECHANISMS
 
 PARTITIONS = "num.partitions"
 REPLICATION_FACTOR = "default.replication.factor"
@@ -37,6 +38,13 @@ SCALING_MAX = "actor.scaling.actors.max"
 SCALING_BUSY = "actor.scaling.busy.ratio"
 SCALING_IDLE = "actor.scaling.idle.ratio"
 SHORT_MAX = (1 << 15) - 1
+SASL_MECHANISMS = "sasl.enabled.mechanisms"
+SASL_REAUTH = "connections.max.reauth.ms"
+SASL_FAILURE_DELAY = "connection.failed.authentication.delay.ms"
+_OTHER_MECHANISMS = {
+    "GSSAPI": "Kerberos is not spoken: use SCRAM-SHA-512, whose users `raylog users` keeps",
+    "OAUTHBEARER": "tokens of OAuth are not there yet: use SCRAM-SHA-512",
+}
 
 BrokerConfigs = Mapping[int | None, Mapping[str, str]]
 """What was set, by broker id; None: for all brokers."""
@@ -185,6 +193,12 @@ _TABLE = (
     BrokerConfig(LEADER_RATE, ConfigValueType.LONG, str(LONG_MAX),
                  "bytes per second that the broker's throttled leaders send to replicas that are not in sync", 0,
                  read_by=ReadBy.CONTROLLER),
+    BrokerConfig(SASL_FAILURE_DELAY, ConfigValueType.INT, "100",
+                 "how long after its last message a client is told that it has not authenticated", 0, INT_MAX,
+                 read_by=ReadBy.LISTENER),
+    BrokerConfig(SASL_REAUTH, ConfigValueType.LONG, "0",
+                 "how long the session of a client that has authenticated lasts, unless it authenticates again; 0: for ever",
+                 0, LONG_MAX, read_by=ReadBy.LISTENER),
     BrokerConfig("max.connections", ConfigValueType.INT, str(INT_MAX),
                  "connections of Kafka clients to one broker; further ones are closed at once", 0, INT_MAX,
                  read_by=ReadBy.LISTENER),
@@ -194,6 +208,9 @@ _TABLE = (
                  1, PARTITIONS_MAX, read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("queued.max.request.bytes", ConfigValueType.LONG, "268435456",
                  "bytes of requests that one broker works on at once; beyond that it stops reading from large senders; -1: no limit", -1,
+                 read_by=ReadBy.LISTENER),
+    BrokerConfig(SASL_MECHANISMS, ConfigValueType.LIST, "SCRAM-SHA-256,SCRAM-SHA-512",
+                 "mechanisms by which clients may authenticate at listeners with SASL", choices=MECHANISMS,
                  read_by=ReadBy.LISTENER),
     BrokerConfig("unclean.shutdown.election.wait.ms", ConfigValueType.INT, "10000",
                  "how long an election after an unclean stop waits for the logs of in-sync replicas that are not up yet",
@@ -266,6 +283,9 @@ def validated(name: str, broker_id: int | None, text: str | None) -> str:
     config = config_named(name, broker_id)
     if text is None:
         raise ConfigError(f"{name} needs a value")
+    for mechanism, why in _OTHER_MECHANISMS.items() if name == SASL_MECHANISMS else ():
+        if mechanism in text:
+            raise ConfigError(f"{name}={text!r}: {why}")
     config.parse(text)
     return text.strip()
 
@@ -320,6 +340,14 @@ def found(configs: BrokerConfigs, broker_id: int | None, name: str) -> tuple[str
         if value is not None:
             return value, named
     return None
+
+
+def listed(configs: BrokerConfigs, broker_id: int | None, name: str) -> tuple[str, ...]:
+    """The value as a list, the default if nobody has set it."""
+    set_value = found(configs, broker_id, name)
+    value = BROKER_CONFIGS[name].parse(BROKER_CONFIGS[name].default if set_value is None else set_value[0])
+    assert isinstance(value, tuple), f"{name} is no list"
+    return value
 
 
 def number(configs: BrokerConfigs, broker_id: int | None, name: str, *, default: int) -> int:

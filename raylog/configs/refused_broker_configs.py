@@ -17,7 +17,12 @@ _PYTHONS_TLS = "TLS is Python's and OpenSSL's, which have no such setting"
 _CONNECTIONS = "connections are limited for a broker as a whole (max.connections)"
 _METRICS = "there is no JMX reporter"
 _QUOTAS = "quotas are not there yet"
-_SECURITY = "authentication of Kafka clients is not there yet"
+_SECURITY = "classes and principals of your own are not there"
+_USERS = "users and passwords are those of `raylog users`, for PLAIN too"
+_KERBEROS = "Kerberos is not spoken: use SCRAM-SHA-512, whose users `raylog users` keeps"
+_SASL = (
+    "only sasl.enabled.mechanisms, connections.max.reauth.ms and connection.failed.authentication.delay.ms are there"
+)
 _SHARE_GROUPS = "share groups are not there yet"
 _QUORUM = "the controllers' quorum and its log take care of it themselves"
 _AS_READ = "a coordinator reads its partition batch by batch"
@@ -39,8 +44,6 @@ REFUSED: Mapping[str, str] = {
     "compression.lz4.level": "a batch that a server compresses itself has LZ4's fast level",
     "compression.zstd.level": "a batch that a server compresses itself has level 3",
     "config.providers": "a start resolves ${env:NAME} and ${file:PATH:NAME} without being told, and knows no others",
-    "connection.failed.authentication.delay.ms": _SECURITY,
-    "connections.max.reauth.ms": _SECURITY,
     "control.plane.listener.name": _INSIDE,
     "controlled.shutdown.*": "a server that is stopped hands its leaders on once; `raylog brokers drain` does it before",
     "controller.*": _QUORUM,
@@ -113,7 +116,10 @@ REFUSED: Mapping[str, str] = {
     "replication.quota.window.*": "a replication quota is an account that holds one second's bytes, and has no windows",
     "request.timeout.ms": "a server's request to another one fails with its connection, or with the client's own timeout",
     "reserved.broker.max.id": "brokers are numbered by the cluster, without a gap for numbers of their own",
-    "sasl.*": _SECURITY,
+    "sasl.jaas.config": _USERS,
+    "sasl.kerberos.*": _KERBEROS,
+    "sasl.oauthbearer.*": "tokens of OAuth are not there yet",
+    "sasl.*": _SASL,
     "security.*": _SECURITY,
     "server.max.startup.time.ms": "a start waits as long as there is progress",
     "share.*": _SHARE_GROUPS,

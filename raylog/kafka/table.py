@@ -255,6 +255,9 @@ LIST_TRANSACTIONS = ApiSpec(
     refused_at=ErrorPlace.OUTERMOST,
 )
 
+SASL_HANDSHAKE = ApiSpec(17, "SaslHandshake", ApiOwner.BROKER, range(2), ())
+SASL_AUTHENTICATE = ApiSpec(36, "SaslAuthenticate", ApiOwner.BROKER, range(3), ())
+
 # ------------------------------------------------------------------ the controller
 
 DESCRIBE_ACLS = ApiSpec(29, "DescribeAcls", ApiOwner.CONTROLLER, range(1, 4), (_cluster(Operation.DESCRIBE),))

@@ -34,10 +34,10 @@ class CertificateWatch:
         self._task: asyncio.Task[None] | None = None
         self._watched: list[tuple[Port, TlsConfig, _Stamp]] = []
 
-    def port(self, listener: str, wanted: Endpoint, tls: TlsConfig) -> Port:
+    def port(self, listener: str, wanted: Endpoint, tls: TlsConfig, *, has_sasl: bool) -> Port:
         """A port with TLS. Raises ConfigError if its files can't be used."""
         stamp = _stamp(tls.files)  # before they are read: a change meanwhile is one
-        port = Port(listener, wanted, ssl=tls.context(), principal_of=tls.principal_of)
+        port = Port(listener, wanted, ssl=tls.context(), principal_of=tls.principal_of, has_sasl=has_sasl)
         if tls.files:
             self._watched.append((port, tls, stamp))
         return port

@@ -43,10 +43,12 @@ from raylog.listener.routes import Routes
 from raylog.listener.topic_creation import TopicCreator
 from raylog.metadata.image import MetadataImage
 from raylog.types import Endpoint
+from raylog.wire import sasl
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import LISTENER_LIMITS, NEVER, Limits, bytes_limit, idle_limit
 from raylog.wire.ports import Port
 from raylog.wire.request import Handler, Request
+from raylog.wire.sasl import FAILURE_DELAY_MS, SaslAuthenticator
 from raylog.wire.server import Server
 
 
@@ -90,6 +92,10 @@ class Router:
         self.sessions = FetchSessions(lambda: clock.chance.getrandbits(31))
         self._arrivals = Arrivals()
         self._creation = TopicCreator(self._routes, self._link, self._arrivals)
+        self._sasl = SaslAuthenticator(lambda: self._routes.image.credentials, key=secret)
+        for port in ports:
+            if port.has_sasl:
+                port.connection = self._sasl.connection
         budget = ResponseBudget(lambda: self.server)
         fetches = Fetches(
             self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
@@ -123,6 +129,8 @@ class Router:
     def _handlers(self, fetches: Fetches) -> dict[ApiSpec, Handler]:
         groups, transactions = self._groups, self._transactions
         return {
+            table.SASL_HANDSHAKE: sasl.handshake,
+            table.SASL_AUTHENTICATE: sasl.authenticate,
             table.METADATA: self._metadata,
             table.DESCRIBE_CLUSTER: self._describe_cluster,
             table.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
@@ -192,6 +200,14 @@ class Router:
         if limits != self.server.limits:
             self.server.limits = limits
         self.sessions.slots = value("max.incremental.fetch.session.cache.slots", SLOTS)
+        self._take_sasl(self._sasl, value)
+
+    def _take_sasl(self, authenticator: SaslAuthenticator, value: Callable[..., int]) -> None:
+        configs, broker_id = self._routes.image.broker_configs, self._routes.broker_id
+        authenticator.mechanisms = broker_configs.listed(configs, broker_id, broker_configs.SASL_MECHANISMS)
+        authenticator.reauth_ms = value(broker_configs.SASL_REAUTH, 0)
+        authenticator.failure_delay_ms = value(broker_configs.SASL_FAILURE_DELAY, FAILURE_DELAY_MS)
+        authenticator.credentials_changed()
 
     async def stop(self, *, grace_s: float = 1.0) -> None:
         """Close the listener and everything behind it."""

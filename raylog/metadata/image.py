@@ -57,7 +57,7 @@ from raylog.metadata.records import (
     UserScramCredentialSet,
 )
 from raylog.security.acls import Acls
-from raylog.security.scram import ScramCredential, ScramMechanism
+from raylog.security.scram import CredentialKey, ScramCredential
 from raylog.types import BROKER_SLOT, FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, node_id, slot_of
 
 Value = TypeVar("Value")
@@ -69,11 +69,6 @@ class Topic:
     name: str
     configs: dict[str, str] = field(default_factory=dict)  # only what was set; topic_configs has the defaults
     partitions: dict[int, PartitionState] = field(default_factory=dict)
-
-
-class CredentialKey(NamedTuple):
-    user: str
-    mechanism: ScramMechanism
 
 
 class RemovalKey(NamedTuple):
@@ -295,7 +290,7 @@ class MetadataImage:
             self.high_watermarks[id] = mark
 
     def _change_credential(self, record: UserScramCredentialSet | UserScramCredentialRemoved) -> None:
-        key = CredentialKey(record.user, record.mechanism)
+        key = (record.user, record.mechanism)
         if isinstance(record, UserScramCredentialSet):
             self.credentials[key] = record.credential
         else:
@@ -446,7 +441,7 @@ class MetadataImage:
         elif issubclass(kind, AclCreated):
             yield from (AclCreated(*entry) for entry in sorted(self.acls.by_id.items()))
         elif issubclass(kind, UserScramCredentialSet):
-            for key in sorted(self.credentials, key=lambda key: (key.user, key.mechanism.value)):
+            for key in sorted(self.credentials, key=lambda key: (key[0], key[1].value)):
                 yield UserScramCredentialSet(*key, self.credentials[key])
         elif issubclass(
             kind,

@@ -62,6 +62,10 @@ class ScramCredential:
     iterations: int
 
 
+CredentialKey = tuple[str, ScramMechanism]
+"""Whose credential it is: the user's name, and the mechanism."""
+
+
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
     """Takes about a millisecond for 4,096 iterations."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)

@@ -157,8 +157,8 @@ class BrokerServer:
     def _port(self, listener: NamedListener) -> Port:
         tls = self._listeners.tls_of(listener)
         if tls is None:
-            return Port(listener.name, listener.bind)
-        return self._certificates.port(listener.name, listener.bind, tls)
+            return Port(listener.name, listener.bind, has_sasl=listener.protocol.has_sasl)
+        return self._certificates.port(listener.name, listener.bind, tls, has_sasl=listener.protocol.has_sasl)
 
     @property
     def image(self) -> MetadataImage | None:

@@ -12,8 +12,6 @@ A listener without a name is PLAINTEXT. Names and protocols are in any case; a n
 case. A listener that ``advertised.listeners`` leaves out serves those who find it, and Metadata does
 not name it. A port that is taken moves to the next free one, with a notice; an advertised port
 stays as it was given.
-
-SASL is not there yet: a listener with it is refused.
 """
 
 from __future__ import annotations
@@ -250,8 +248,6 @@ def _protocol(protocols: Mapping[str, SecurityProtocol], name: str) -> SecurityP
     protocol = protocols.get(name)
     if protocol is None:
         raise ConfigError(f"no security protocol is defined for listener {name}: name it in {PROTOCOLS}")
-    if protocol.has_sasl:
-        raise ConfigError(f"listeners: {name} speaks {protocol.value}, and SASL is not there yet: use PLAINTEXT or SSL")
     return protocol
 
 

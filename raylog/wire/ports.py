@@ -14,6 +14,7 @@ import logging
 import socket
 from collections.abc import Callable
 from ssl import SSLContext, SSLObject
+from typing import Any
 
 from raylog.errors import ClusterError
 from raylog.types import Endpoint
@@ -27,7 +28,9 @@ BACKLOG = 1024
 class Port:
     """Where a server listens. ``wanted``: port 0 is any free one. ``ssl``: who connects speaks TLS,
     and has ``handshake_timeout_s`` for its handshake. ``principal_of`` returns who is at the other
-    end of such a connection, or raises ProtocolError.
+    end of such a connection, or raises ProtocolError. ``has_sasl``: clients authenticate by SASL,
+    and TLS does not say who they are. ``connection`` makes the connections of this listener, if they
+    are not the server's usual ones.
     """
 
     def __init__(
@@ -38,8 +41,11 @@ class Port:
         must_match: bool = False,
         ssl: SSLContext | None = None,
         principal_of: Callable[[SSLObject], str] | None = None,
+        has_sasl: bool = False,
     ) -> None:
         self.listener = listener
+        self.has_sasl = has_sasl
+        self.connection: Callable[[Any], Any] | None = None
         self.wanted = wanted
         self.ssl = ssl
         self.principal_of = principal_of

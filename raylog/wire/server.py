@@ -137,8 +137,9 @@ class Server:
         return endpoint
 
     def _accepted(self, port: Port) -> ServerConnection:
-        connection = self._connection(self)
-        connection.listener, connection.principal_of = port.listener, port.principal_of
+        connection: ServerConnection = (port.connection or self._connection)(self)
+        connection.listener = port.listener
+        connection.principal_of = None if port.has_sasl else port.principal_of
         return connection
 
     def begin(self) -> None:

@@ -145,12 +145,21 @@ def test_what_is_not_served_ends_the_connection_with_a_line_in_the_log(
     for entity, told in (
         (private.FindController(), "20006"),
         (private.OpenSession(), "OpenSession"),
-        (request(17, 1, mechanism="PLAIN"), "sasl_handshake"),
+        (request(41, 1, owners=None), "describe_delegation_token"),
     ):
         caplog.clear()
         with pytest.raises(DisconnectedError):
             client().ask(entity)
         assert "closing the connection" in caplog.text and "not spoken here" in caplog.text, told
+
+
+def test_a_listener_without_sasl_says_that_nobody_authenticates_there(client: Open) -> None:
+    connection = client()
+    handshake = connection.ask(request(17, 1, mechanism="PLAIN"))
+    assert (handshake.error_code, handshake.mechanisms) == (ErrorCode.illegal_sasl_state, ())
+    token = connection.ask(request(36, 2, auth_bytes=b"\0user\0password"))
+    assert (token.error_code, token.auth_bytes) == (ErrorCode.illegal_sasl_state, b"")
+    assert len(connection.ask(metadata()).brokers) == 3
 
 
 # ------------------------------------------------------------------ metadata

@@ -15,7 +15,7 @@ import pytest
 from raylog import extras
 
 ROOT = Path(__file__).resolve().parents[2]
-SIZE_MAX_BYTES = 82 * 10**6
+SIZE_MAX_BYTES = 80 * 10**6
 
 pytestmark = pytest.mark.core
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from raylog.client.bootstrap import endpoints_of
 from raylog.disks.disk import (
     Reservation,
     differs,
@@ -19,6 +20,7 @@ from raylog.disks.disk import (
 )
 from raylog.errors import ConfigError, DiskError
 from raylog.placement.resources import advertisement
+from raylog.security.protocols import SecurityProtocol
 from raylog.server.disk_work import format_folder, promise
 from raylog.types import Endpoint
 from raylog.wire.listeners import Listeners, checked, default_listeners, listeners_of, listeners_of_brokers, plaintext
@@ -44,7 +46,6 @@ def test_what_is_listened_on(text: str, bind: Endpoint | None) -> None:
 @pytest.mark.parametrize(
     ("listeners", "advertised"),
     [
-        ("SASL_SSL://a:1", None),
         ("a:1,b:2", None),
         ("a:1", "OUTSIDE://b:1"),
         ("a", None),
@@ -61,6 +62,11 @@ def test_what_cannot_be_is_refused(listeners: str | None, advertised: str | None
         listeners_of(listeners, advertised)
 
 
+def test_raylogs_own_clients_refuse_to_speak_sasl() -> None:
+    with pytest.raises(ConfigError, match="only PLAINTEXT"):
+        endpoints_of("SASL_PLAINTEXT://a:9092")
+
+
 def test_clients_are_told_what_was_bound_unless_something_else_is_advertised() -> None:
     bound = Endpoint("127.0.0.1", 9093)
     assert default_listeners("127.0.0.1").each[0].advertised_for(bound) == bound
@@ -75,6 +81,9 @@ def test_a_disk_keeps_its_brokers_listeners(tmp_path: Path) -> None:
     listeners = listeners_of("PLAINTEXT://[::1]:9092", "kafka.example:19092")
     assert with_listeners(disk, listeners).listeners == open_disk(disk.path).listeners == listeners
     assert with_listeners(disk, Listeners()).listeners == Listeners()
+    with_sasl = listeners_of("sasl_plaintext://:9092", "sasl_plaintext://kafka.example:19092")
+    assert with_sasl is not None and with_sasl.each[0].protocol is SecurityProtocol.SASL_PLAINTEXT
+    assert with_listeners(disk, with_sasl).listeners == open_disk(disk.path).listeners == with_sasl
     assert with_listeners(disk, None).listeners is None
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.image import CredentialKey, MetadataImage
+from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import Record, UserScramCredentialRemoved, UserScramCredentialSet
 from raylog.metadata.users.credential_requests import (
     AlterUserScramCredentials,
@@ -59,8 +59,8 @@ def decide_credentials(
 def describe_credentials(image: MetadataImage, request: DescribeUserScramCredentials) -> UserScramCredentialsDescribed:
     """The mechanisms and iterations of the users that are asked for, or of all, by name."""
     known: dict[str, list[tuple[int, int]]] = {}
-    for key in sorted(image.credentials, key=lambda key: (key.user, key.mechanism.value)):
-        known.setdefault(key.user, []).append((key.mechanism.value, image.credentials[key].iterations))
+    for user, mechanism in sorted(image.credentials, key=lambda key: (key[0], key[1].value)):
+        known.setdefault(user, []).append((mechanism.value, image.credentials[user, mechanism].iterations))
     asked = Counter(list(request.users or known))
 
     def described(user: str) -> DescribedUser:
@@ -91,7 +91,7 @@ def _problem(image: MetadataImage, asked: ScramDeletion | ScramUpsertion, *, tim
         return ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request"
     if isinstance(asked, ScramUpsertion):
         return _unacceptable(asked, mechanism)
-    if CredentialKey(asked.user, mechanism) not in image.credentials:
+    if (asked.user, mechanism) not in image.credentials:
         return ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist"
     return None
 
