@@ -90,7 +90,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: _plain(getattr(value, field.name)) if field.repr else "(redacted)"  # keys of users
+            for field in dataclasses.fields(value)
+        }
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     return value

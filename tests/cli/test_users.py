@@ -10,8 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import raylog.testing
+from raylog.cli import metadata_files
 from raylog.cli.main import app
 from raylog.errors import ConfigError, KafkaError
+from raylog.metadata.records import UserScramCredentialSet, encode_batch
+from raylog.security.scram import ScramCredential, ScramMechanism
 from raylog.testing.kafka import Kafka
 
 pytestmark = pytest.mark.core
@@ -66,3 +69,21 @@ def test_without_a_terminal_nobody_is_asked_for_a_password(kafka: Kafka) -> None
         said(kafka, "set", "eve", stdin="x")
     with pytest.raises(ConfigError, match="choose from SCRAM-SHA-256, SCRAM-SHA-512"):
         said(kafka, "set", "eve", "--password-file", "-", "--mechanism", "PLAIN", stdin="x")
+
+
+def test_a_dump_of_the_metadata_log_shows_no_keys() -> None:
+    credential = ScramCredential(b"a salt", b"a stored key", b"a server key", 4_096)
+    record = UserScramCredentialSet("alice", ScramMechanism.SCRAM_SHA_512, credential)
+    assert list(metadata_files._records(encode_batch([record]))) == [
+        {
+            "record": "UserScramCredentialSet",
+            "user": "alice",
+            "mechanism": 2,
+            "credential": {
+                "salt": "(redacted)",
+                "stored_key": "(redacted)",
+                "server_key": "(redacted)",
+                "iterations": 4_096,
+            },
+        }
+    ]

@@ -15,6 +15,7 @@ from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import TopicPartition
+from raylog.wire.listeners import listeners_of
 
 pytestmark = pytest.mark.conformance
 
@@ -26,7 +27,7 @@ each_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS)
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[InProcessCluster]:
-    with cluster(brokers=3, protocol="SASL_PLAINTEXT") as found:
+    with cluster(brokers=3, listeners=listeners_of("SASL_PLAINTEXT://127.0.0.1:0")) as found:
         with AdminClient(found.address) as admin:
             admin.alter_configs(broker="all", set={"sasl.enabled.mechanisms": ",".join(MECHANISMS)})
             admin.set_user(USER, PASSWORD)

@@ -16,6 +16,7 @@ from raylog.client.sync import AdminClient
 from raylog.kafka.context import RequestContext
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.wire.listeners import listeners_of
+from raylog.wire.sasl import BEFORE_BYTES_MAX
 
 SHA_256, SHA_512, PLAIN = "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"
 USER, PASSWORD = "alice", "a secret"
@@ -270,7 +271,14 @@ def test_messages_that_are_not_plains_fail_like_a_wrong_password(client: Open, t
     assert connection.is_closed()
 
 
-def test_oversize_tokens_and_frames_end_the_connection(client: Open) -> None:
+def test_oversize_tokens_and_frames_end_the_connection(client: Open, running: InProcessCluster) -> None:
+    server = running.launcher.servers[0].router.server
+    eventually(lambda: not server.connections, "those of other tests have gone")
+    growing = client()
+    growing.ask(request(18, 0))
+    assert [each.frame_bytes_max for each in server.connections] == [BEFORE_BYTES_MAX]
+    growing.log_in(USER, PASSWORD)
+    assert [each.frame_bytes_max for each in server.connections] == [server.limits.request_bytes_max]
     for before in (lambda each: None, lambda each: each.handshake(SHA_256), lambda each: each.handshake(SHA_256, 0)):
         connection = client()
         before(connection)
@@ -289,9 +297,10 @@ def test_what_is_logged_has_no_passwords_and_no_unknown_names(client: Open, capl
             connection.handshake(PLAIN)
             connection.token(token)
             assert connection.is_closed()
-        early = client()
-        early.send_raw(b"\0a\0guess4")
-        assert early.is_closed()
+        for early_token in (b"\0a\0guess4", b"\0\x12guess6"):  # the second one begins like an ApiVersions
+            early = client()
+            early.send_raw(early_token)
+            assert early.is_closed()
         raw = client()
         raw.handshake(PLAIN, 0)
         raw.send_raw(plain(USER, "guess-5"))

@@ -177,6 +177,16 @@ def test_a_connection_of_a_user_stays_where_its_session_is_known(
     assert is_served(connection)
 
 
+def test_connections_that_have_ended_are_forgotten(client: Open, admin: AdminClient, running: InProcessCluster) -> None:
+    connections = authenticator(running)._connections
+    eventually(lambda: not connections, "those of other tests are forgotten")
+    connection = client()
+    connection.log_in("alice", PASSWORD)
+    assert len(connections) == 1
+    connection.socket.close()
+    eventually(lambda: not connections, "it is forgotten")
+
+
 def test_one_address_has_so_many_guesses_at_a_time(
     client: Open, configure: Configure, running: InProcessCluster
 ) -> None:

@@ -100,6 +100,14 @@ def test_a_proof_made_of_what_the_cluster_keeps_is_worth_nothing() -> None:
             again.receive(honest + b",p=" + b64encode(forged))
 
 
+@pytest.mark.parametrize("proof", [b"AAAA", b"A" * 87 + b"=", b"=AAA"])
+def test_a_proof_of_another_length_is_none(proof: bytes) -> None:
+    server, client = exchange({("alice", SHA_256): credential("x")}), Scram("alice", "x")
+    final = client.final(answer(server.receive(client.first())))
+    with pytest.raises(AuthenticationError):
+        server.receive(final.rpartition(b",p=")[0] + b",p=" + proof)
+
+
 def test_nobodys_credentials_stay_and_cannot_be_had() -> None:
     first, again = (NOBODY.credential("eve", SHA_256) for _ in range(2))
     assert first == again != NobodysCredentials(b"another cluster").credential("eve", SHA_256)
