@@ -30,6 +30,7 @@ from raylog.cluster import (
 from raylog.configs.server_properties import ServerProperties, server_properties
 from raylog.disks.disk import Disk, differs, set_listeners, with_controllers
 from raylog.disks.embedded import existing_disks, prepare_disks
+from raylog.disks.listener_file import wanted_listeners
 from raylog.disks.quorum_disks import check_count, quorum_disks
 from raylog.disks.start_lock import only_start
 from raylog.embedded_controllers import have_controllers, note_controllers, start_controllers
@@ -40,7 +41,6 @@ from raylog.placement.lending import Folders
 from raylog.readiness import await_brokers, await_voters
 from raylog.server.start_configs import set_static
 from raylog.starting import Start
-from raylog.wire.listeners import checked, listeners_of_brokers
 from raylog.wire.private import RegisterDisks
 
 
@@ -133,8 +133,7 @@ def start_cluster(
     check_count(controllers)
     timeout_s = start.patience.still_s
     home = Path(folder).expanduser().resolve()
-    told = (listeners or configs.listeners, advertised_listeners or configs.advertised_listeners)
-    wanted = checked(listeners_of_brokers(brokers, *told, configs.listener_configs))
+    wanted = wanted_listeners(brokers, listeners, advertised_listeners, configs)
     with clusters_lock:
         running = asked.result() if asked is not None else running_cluster(home, name, brokers * disks_per_broker)
         if running is not None and any(differs(disk, wanted) for disk in existing_disks(home)):

@@ -151,8 +151,11 @@ def _up_on_disks(folder: Path, timeout_s: float, address: str | None, as_json: b
     """Start it, or find it; returns what `raylog up --json` prints, once every log is open.
     ``settings``: ``_start_on_disks``'s.
     """
+    from raylog.disks.listener_file import wanted_listeners
     from raylog.disks.start_lock import only_start
 
+    names = ("brokers", "listeners", "advertised_listeners", "configs")
+    wanted_listeners(*(settings[name] for name in names))  # before a Ray is started for nothing
     with (
         only_start(folder.expanduser().resolve(), notice),
         _interruption_explained(folder),

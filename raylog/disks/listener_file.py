@@ -12,16 +12,25 @@ listeners always have the settings that were given with them, whenever a process
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from raylog.configs.server_properties import ServerProperties
 from raylog.disks.small_files import read_text, remove_file, replace_file
 from raylog.errors import ConfigError
-from raylog.wire.listeners import Listeners, listeners_of
+from raylog.wire.listeners import Listeners, checked, listeners_of, listeners_of_brokers
 
 LISTENERS_FILE = "listeners.json"
 T = TypeVar("T")
+
+
+def wanted_listeners(
+    brokers: int, listeners: Sequence[str] | None, advertised: Sequence[str] | None, configs: ServerProperties
+) -> list[Listeners | None]:
+    """Those of each broker; None: what it had. Reads their certificates. Raises ConfigError."""
+    told = (listeners or configs.listeners, advertised or configs.advertised_listeners)
+    return checked(listeners_of_brokers(brokers, *told, configs.listener_configs))
 
 
 def listener_lines(listeners: Listeners | None) -> list[str]:

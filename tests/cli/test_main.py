@@ -216,6 +216,26 @@ def test_node_resources_takes_configs_and_listeners_of_a_properties_file(
     assert dict(kept.configs) == {"num.partitions": "4"} and str(kept.listeners) == "0.0.0.0:9095"
 
 
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("listeners=SASL_SSL://:0\n", "SASL is not there yet"),
+        ("listeners=SSL://:0\nssl.keystore.location=/x.jks\n", "openssl pkcs12 -in store.p12"),
+        (
+            "listeners=SSL://:0\nssl.keystore.type=PEM\nssl.keystore.location=/nowhere.pem\n",
+            "/nowhere.pem cannot be read",
+        ),
+    ],
+)
+def test_up_refuses_listeners_that_cannot_be_before_it_starts_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, why: str
+) -> None:
+    properties, folder = tmp_path / "server.properties", tmp_path / "cluster"
+    properties.write_text(lines)
+    code, _, err = ends(capsys, "up", str(folder), "--config", str(properties))
+    assert code != 0 and why in err and not folder.exists()
+
+
 @pytest.mark.parametrize(("entry", "imported"), [("main", "typer"), ("demo", "rich")])
 def test_who_interrupts_the_imports_sees_no_traceback(tmp_path: Path, entry: str, imported: str) -> None:
     (tmp_path / f"{imported}.py").write_text("raise KeyboardInterrupt\n")
