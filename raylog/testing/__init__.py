@@ -1,5 +1,5 @@
-"""What a project's tests can use of raylog's: ``broker``, Kafka inside the test's process, and
-``histories``, which says what is wrong with what clients saw (docs/testing.md).
+"""What a project's tests can use of raylog's: ``broker``, Kafka inside the test's process
+(docs/testing.md). ``raylog.histories`` says what is wrong with what clients saw.
 
 ``verifiable_load`` and ``ledger`` are raylog's own: a load on real processes that knows what has to
 be in the log.

@@ -19,8 +19,8 @@ from process_faults import Fault, Target, kill_broker, kill_controller, kill_lea
 from ray_clusters import eventually, isr_is_whole
 
 from raylog import NewTopic
+from raylog.histories import check
 from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from raylog.testing.histories import check
 
 pytestmark = pytest.mark.chaos
 

@@ -25,7 +25,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from ray_clusters import eventually
 from transactional_copier import CopierSettings
 
-from raylog.testing.histories import HistoryRecorder, RecordedProcess, RecordedTransaction
+from raylog.histories import HistoryRecorder, RecordedProcess, RecordedTransaction
 
 COPIER = Path(__file__).with_name("transactional_copier.py")
 BACKLOG = 9_000

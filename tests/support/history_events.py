@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.testing.histories import Action, EventType, OperationEvent, Poll, Send
+from raylog.histories import Action, EventType, OperationEvent, Poll, Send
 from raylog.types import TopicPartition
 
 P = TopicPartition("t", 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from raylog.testing.histories import Action, AnomalyKind, EventType, OperationEvent, Poll, Send, Value
+from raylog.histories import Action, AnomalyKind, EventType, OperationEvent, Poll, Send, Value
 from raylog.types import TopicPartition
 
 History = list[OperationEvent]

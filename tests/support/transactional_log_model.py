@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raylog.testing.histories import Action, Assign, EventType, OperationEvent, Poll, Send, Value
+from raylog.histories import Action, Assign, EventType, OperationEvent, Poll, Send, Value
 from raylog.types import TopicPartition
 
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]

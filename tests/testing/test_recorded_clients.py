@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 import raylog
 import raylog.testing
-from raylog.testing.histories import AnomalyKind, HistoryRecorder, HistoryVerdict, RecordedProcess, check
+from raylog.histories import AnomalyKind, HistoryRecorder, HistoryVerdict, RecordedProcess, check
 from raylog.testing.kafka import Kafka
 
 pytestmark = pytest.mark.core

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import raylog.testing
-from raylog.testing.histories import AnomalyKind, HistoryRecorder, IsolationModel, RecordedProcess, check
+from raylog.histories import AnomalyKind, HistoryRecorder, IsolationModel, RecordedProcess, check
 from raylog.testing.kafka import Kafka
 
 pytestmark = pytest.mark.core

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raylog.testing.histories.anomalies import Anomaly, AnomalyKind
-from raylog.testing.histories.known_records import KnownRecords, SentRecord
-from raylog.testing.histories.operations import EventType, HistoryOperation, LocatedRecord, Value
+from raylog.histories.anomalies import Anomaly, AnomalyKind
+from raylog.histories.known_records import KnownRecords, SentRecord
+from raylog.histories.operations import EventType, HistoryOperation, LocatedRecord, Value
 from raylog.types import TopicPartition
 
 

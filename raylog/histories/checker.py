@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from raylog.testing.histories.anomalies import Anomaly, AnomalyKind, HistoryVerdict, IsolationModel, verdict_of
-from raylog.testing.histories.cycles import cycles
-from raylog.testing.histories.known_records import KnownRecords
-from raylog.testing.histories.operations import OperationEvent, paired
-from raylog.testing.histories.order_checks import PollOrder, nonmonotonic_sends
-from raylog.testing.histories.record_checks import (
+from raylog.histories.anomalies import Anomaly, AnomalyKind, HistoryVerdict, IsolationModel, verdict_of
+from raylog.histories.cycles import cycles
+from raylog.histories.known_records import KnownRecords
+from raylog.histories.operations import OperationEvent, paired
+from raylog.histories.order_checks import PollOrder, nonmonotonic_sends
+from raylog.histories.record_checks import (
     duplicates,
     inconsistent_offsets,
     lost_writes,

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from raylog.testing.histories.operations import HistoryOperation, LocatedRecord
+from raylog.histories.operations import HistoryOperation, LocatedRecord
 
 EXAMPLES_MAX = 3  # of each kind, in words
 

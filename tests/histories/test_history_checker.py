@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from history_events import P, Q, fail, info, invoke, ok, poll, send
 
-from raylog.testing.histories import (
+from raylog.histories import (
     Anomaly,
     AnomalyKind,
     Assign,

@@ -16,9 +16,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from raylog.testing.histories.anomalies import Anomaly, AnomalyKind, IsolationModel
-from raylog.testing.histories.known_records import KnownRecords
-from raylog.testing.histories.operations import (
+from raylog.histories.anomalies import Anomaly, AnomalyKind, IsolationModel
+from raylog.histories.known_records import KnownRecords
+from raylog.histories.operations import (
     Assign,
     Crash,
     EventType,

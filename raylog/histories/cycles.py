@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
-from raylog.testing.histories.anomalies import Anomaly, AnomalyKind
-from raylog.testing.histories.known_records import KnownRecords
-from raylog.testing.histories.operations import HistoryOperation, LocatedRecord
+from raylog.histories.anomalies import Anomaly, AnomalyKind
+from raylog.histories.known_records import KnownRecords
+from raylog.histories.operations import HistoryOperation, LocatedRecord
 from raylog.types import TopicPartition
 
 STARTS_MAX = 50

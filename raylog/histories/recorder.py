@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from raylog.testing.histories.operations import (
+from raylog.histories.operations import (
     Action,
     Assign,
     Crash,

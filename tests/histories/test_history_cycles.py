@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.testing.histories.cycles import shortest_path, strongly_connected
+from raylog.histories.cycles import shortest_path, strongly_connected
 
 NODES = 8
 graphs = st.dictionaries(

@@ -11,9 +11,9 @@ is wrong with them (docs/testing.md).
 
 from __future__ import annotations
 
-from raylog.testing.histories.anomalies import Anomaly, AnomalyKind, HistoryVerdict, IsolationModel
-from raylog.testing.histories.checker import check
-from raylog.testing.histories.operations import (
+from raylog.histories.anomalies import Anomaly, AnomalyKind, HistoryVerdict, IsolationModel
+from raylog.histories.checker import check
+from raylog.histories.operations import (
     Action,
     Assign,
     Crash,
@@ -27,7 +27,7 @@ from raylog.testing.histories.operations import (
     Subscribe,
     Value,
 )
-from raylog.testing.histories.recorder import HistoryRecorder, RecordedProcess, RecordedTransaction
+from raylog.histories.recorder import HistoryRecorder, RecordedProcess, RecordedTransaction
 
 __all__ = [
     "Action",

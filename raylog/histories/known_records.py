@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from raylog.testing.histories.anomalies import IsolationModel
-from raylog.testing.histories.operations import EventType, HistoryOperation, LocatedRecord, Send, Value
+from raylog.histories.anomalies import IsolationModel
+from raylog.histories.operations import EventType, HistoryOperation, LocatedRecord, Send, Value
 from raylog.types import TopicPartition
 
 

@@ -10,7 +10,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from transactional_log_model import STEPS, LogModel, Plan
 
-from raylog.testing.histories import AnomalyKind, IsolationModel, check
+from raylog.histories import AnomalyKind, IsolationModel, check
 
 steps = st.tuples(st.integers(0, len(STEPS) - 1), st.integers(0, 5), st.integers(0, 1))
 plans = st.lists(steps, max_size=80)

@@ -11,8 +11,7 @@ import pytest
 from history_events import P, Q
 
 from raylog.client.producer.deliveries import RecordMetadata
-from raylog.records.record import Record
-from raylog.testing.histories import (
+from raylog.histories import (
     AnomalyKind,
     Assign,
     Crash,
@@ -25,6 +24,7 @@ from raylog.testing.histories import (
     Subscribe,
     check,
 )
+from raylog.records.record import Record
 
 Ends = list[tuple[str, EventType, tuple[Any, ...]]]
 
