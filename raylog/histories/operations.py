@@ -30,7 +30,7 @@ from raylog.types import TopicPartition
 
 Value: TypeAlias = Hashable
 """What tells a record from all others of its partition. Each send of a history has one of its own;
-only a transaction that was aborted may be repeated with the same values.
+only a transaction that did not commit may be repeated with the same values.
 """
 
 

@@ -44,14 +44,20 @@ def inconsistent_offsets(known: KnownRecords) -> Iterator[Anomaly]:
 
 def duplicates(known: KnownRecords) -> Iterator[Anomaly]:
     """Values that are at several offsets, without those of failed operations at the offsets that
-    these were told.
+    these were told. What an operation was told whose end is unknown counts only once it has
+    certainly committed, or somebody polled it: else its process may rightly have sent it again.
     """
-    failed = {sent.record for sent in known.sent if sent.operation.type is EventType.FAIL}
+    uncommitted = {
+        sent.record
+        for sent in known.sent
+        if sent.operation.type is EventType.FAIL
+        or (not known.has_committed(sent.operation) and sent.record not in known.readers)
+    }
     offsets_of: dict[tuple[TopicPartition, Value], list[int]] = {}
     for partition, offsets in known.places.items():
         for offset, values in sorted(offsets.items()):
             for value in values:
-                if LocatedRecord(partition, offset, value) not in failed:
+                if LocatedRecord(partition, offset, value) not in uncommitted:
                     offsets_of.setdefault((partition, value), []).append(offset)
     for (partition, value), found in offsets_of.items():
         if len(found) > 1:

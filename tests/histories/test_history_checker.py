@@ -142,6 +142,23 @@ def test_one_value_in_two_partitions_is_no_duplicate() -> None:
     assert not found(ok("w", send("a", 0), send("a", 1, Q)), ok("r", poll((0, "a")), poll((1, "a"), partition=Q)))
 
 
+def test_who_repeats_what_may_have_been_aborted_makes_no_duplicate() -> None:
+    assert not found(info("w1", send("a", 0)), ok("w2", send("a", 2)), ok("r", poll((2, "a"))))
+
+
+def test_what_both_of_its_transactions_committed_is_a_duplicate() -> None:
+    w1 = info("w1", send("a", 0), send("b", 1))
+    anomalies = found(w1, ok("w2", send("a", 2)), ok("r", poll((0, "a"), (1, "b"), (2, "a"))))
+    assert [anomaly.kind for anomaly in anomalies] == [AnomalyKind.DUPLICATE]
+    assert processes(anomalies[0]) == ["w1", "r", "w2"]
+
+
+def test_what_a_committed_transaction_was_told_counts_though_nobody_polled_it() -> None:
+    w1 = info("w1", send("a", 0), send("b", 1))
+    anomalies = found(w1, ok("w2", send("a", 2)), ok("r", poll((1, "b"), (2, "a"))))
+    assert AnomalyKind.DUPLICATE in [anomaly.kind for anomaly in anomalies]
+
+
 def test_duplicates_can_be_allowed() -> None:
     history = [ok("w", send("a", 0)), ok("r1", poll((0, "a"), (1, "a")))]
     verdict = check(history, allowed=[AnomalyKind.DUPLICATE])
