@@ -27,7 +27,7 @@ from raylog.histories.operations import (
     Subscribe,
     Value,
 )
-from raylog.histories.recorder import HistoryRecorder, RecordedProcess, RecordedTransaction
+from raylog.histories.recorder import HistoryRecorder, RecordedOperation, RecordedProcess, RecordedTransaction
 
 __all__ = [
     "Action",
@@ -44,6 +44,7 @@ __all__ = [
     "LocatedRecord",
     "OperationEvent",
     "Poll",
+    "RecordedOperation",
     "RecordedProcess",
     "RecordedTransaction",
     "Send",

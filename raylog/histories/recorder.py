@@ -52,7 +52,7 @@ class DeliveryNoted(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Recording:
+class RecordedOperation:
     """An operation that is being recorded. ``end`` is None while it is open."""
 
     number: int
@@ -76,7 +76,7 @@ class HistoryRecorder:
     def __init__(self, value_of: Callable[[object], Value] | None = None) -> None:
         self._value_of = value_of
         self._lock = threading.Lock()
-        self._moments: list[tuple[_Recording, EventType]] = []
+        self._moments: list[tuple[RecordedOperation, EventType]] = []
         self._operations = 0
         self._processes: dict[str, RecordedProcess] = {}
 
@@ -104,27 +104,27 @@ class HistoryRecorder:
         assert isinstance(value, bytes | str | int | None), f"give HistoryRecorder a value_of for {value!r}"
         return value
 
-    def begin(self, process: str, actions: Iterable[Action] = (), *, is_ending: bool = True) -> _Recording:
+    def begin(self, process: str, actions: Iterable[Action] = (), *, is_ending: bool = True) -> RecordedOperation:
         with self._lock:
-            recording = _Recording(self._operations, process, list(actions), is_ending=is_ending)
+            recording = RecordedOperation(self._operations, process, list(actions), is_ending=is_ending)
             self._operations += 1
             self._moments.append((recording, EventType.INVOKE))
             return recording
 
-    def add(self, recording: _Recording, action: Action) -> int:
+    def add(self, recording: RecordedOperation, action: Action) -> int:
         """Another action of an open operation; returns its index."""
         with self._lock:
             assert recording.end is None, f"an operation of {recording.process} has ended and can do no more"
             recording.actions.append(action)
             return len(recording.actions) - 1
 
-    def end(self, recording: _Recording, kind: EventType) -> None:
+    def end(self, recording: RecordedOperation, kind: EventType) -> None:
         with self._lock:
             if recording.end is None:
                 recording.end = kind
                 self._moments.append((recording, kind))
 
-    def locate(self, recording: _Recording, index: int, offset: int) -> None:
+    def locate(self, recording: RecordedOperation, index: int, offset: int) -> None:
         """Somebody was told where a send landed; also after the operation has ended."""
         with self._lock:
             send = recording.actions[index]
@@ -141,7 +141,7 @@ class RecordedProcess:
     def __init__(self, recorder: HistoryRecorder, name: str) -> None:
         self.name = name
         self._recorder = recorder
-        self._transaction: _Recording | None = None
+        self._transaction: RecordedOperation | None = None
 
     def send(self, topic: str, partition: int, value: object) -> DeliveryNoted:
         """A record is about to be sent. Returns what takes the news of its delivery, once.
@@ -153,7 +153,7 @@ class RecordedProcess:
             return self._settling(self._recorder.begin(self.name, [action]), 0, ends=True)
         return self._settling(self._transaction, self._recorder.add(self._transaction, action), ends=False)
 
-    def _settling(self, recording: _Recording, index: int, *, ends: bool) -> DeliveryNoted:
+    def _settling(self, recording: RecordedOperation, index: int, *, ends: bool) -> DeliveryNoted:
         def note(*told: object) -> None:
             delivered = next((each for each in told if hasattr(each, "offset")), None)
             failed = any(each is not None and each is not delivered for each in told) or delivered is None
@@ -213,7 +213,7 @@ class RecordedProcess:
         self._transaction = self._recorder.begin(self.name, is_ending=False)
         return RecordedTransaction(self, self._recorder, self._transaction)
 
-    def forget(self, recording: _Recording) -> None:
+    def forget(self, recording: RecordedOperation) -> None:
         """The transaction is over."""
         if self._transaction is recording:
             self._transaction = None
@@ -230,7 +230,7 @@ class RecordedTransaction:
     its producer's next one, or its timeout, aborts it.
     """
 
-    def __init__(self, process: RecordedProcess, recorder: HistoryRecorder, recording: _Recording) -> None:
+    def __init__(self, process: RecordedProcess, recorder: HistoryRecorder, recording: RecordedOperation) -> None:
         self._process = process
         self._recorder = recorder
         self._recording = recording

@@ -1,13 +1,17 @@
-"""Transactions of a simulated cluster: their coordinator, its checker, and all that writes and reads."""
+"""Transactions of a simulated cluster: their coordinator, its checker, their history, and all that
+writes and reads.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from raylog.log.log import Log
 from raylog.replication.transaction_events import VerifyTransaction
 from raylog.simulator.processes import Process
 from raylog.simulator.transaction_checker import TransactionChecker
 from raylog.simulator.transaction_coordinator import TransactionCoordinator
+from raylog.simulator.transaction_history import TransactionHistory
 from raylog.simulator.transactional_copiers import Copying
 from raylog.simulator.transactional_producers import Answered, CommittedConsumer, TransactionalProducer
 from raylog.types import TopicIdPartition
@@ -26,6 +30,7 @@ class SimulatedTransactions:
         self.simulation = simulation
         self.is_on = is_on
         self.checker = TransactionChecker(simulation.checkers)
+        self.history = TransactionHistory(self.checker.holds)
         self.partitions: dict[TopicIdPartition, str] = {}
         self.producers: list[TransactionalProducer] = []
         self.coordinator: TransactionCoordinator | None = None
@@ -76,6 +81,13 @@ class SimulatedTransactions:
                 return f"the coordinator is amid {known}"
         return None
 
+    def at_rest(self, id: TopicIdPartition, leader: Log) -> None:
+        """Of one partition, once all is over."""
+        self.checker.at_end(id, leader)
+        if self.is_on:
+            self.history.read_at_end(id, leader)
+
     def at_end(self) -> None:
+        self.simulation.counts.update(self.history.judge())
         if self.copying is not None:
             self.copying.at_end()

@@ -448,7 +448,7 @@ class Simulation:
             logs = [(process.host.context.broker_id, replica.open_log()) for process, replica in replicas]
             self.checkers.identical(id, logs)
             leader = next(log for broker, log in logs if broker == state.leader)
-            self.transactions.checker.at_end(id, leader)
+            self.transactions.at_rest(id, leader)
             for producer in self.producers:
                 if producer.id == id:
                     self.checkers.kept(id, producer.ledger, leader)

@@ -170,6 +170,13 @@ class Copier(TransactionalProducer):
         self._part = CopiedRange(chain.number, start, end)
         self._begin(sorted({chain.target, chain.positions}))
 
+    def _write(self, transaction: KnownTransaction, ids: list[TopicIdPartition]) -> None:
+        source, chain = self.copying.source, self._chain
+        if source is not None and chain is not None and self._recorded is not None:
+            read = source.transactional(self._part.start, self._part.end)
+            self.history.polled_within(self._recorded, chain.source, read)
+        super()._write(transaction, ids)
+
     def _next_number(self) -> int:
         self.copying.numbers += 1
         return self.copying.numbers
@@ -217,9 +224,17 @@ class SourceReader(ChainReader):
     def __init__(self, copying: Copying, id: TopicIdPartition, start: int) -> None:
         super().__init__(copying, id, start)
         self._values: dict[int, bytes] = {}
+        self._transactional: set[int] = set()  # the offsets of those that are of transactions
 
     def _shown(self, view: BatchView) -> None:
-        self._values |= {record.offset: record.value or b"" for record in light_records(view)}
+        values = {record.offset: record.value or b"" for record in light_records(view)}
+        self._values |= values
+        if view.is_transactional:
+            self._transactional.update(values)
+
+    def transactional(self, start: int, end: int) -> list[tuple[int, bytes]]:
+        """The records of transactions among those."""
+        return [(at, value) for at, value in self._values.items() if start <= at < end and at in self._transactional]
 
     def next_copies(self, start: int, records_max: int) -> tuple[int, list[bytes]]:
         """From ``start`` on, and where they end in the source."""

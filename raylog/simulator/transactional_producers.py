@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from raylog.histories import RecordedOperation
 from raylog.records.batch import BatchView
 from raylog.records.codec import encode_values
 from raylog.replication.events import FetchReply, ProducePartition, ProduceReceived, ProduceReply
@@ -20,6 +21,7 @@ from raylog.replication.transaction_events import TransactionMembership
 from raylog.simulator.processes import Process
 from raylog.simulator.transaction_checker import KnownTransaction, TransactionName, value_of
 from raylog.simulator.transaction_coordinator import FENCED, TIMEOUT_MS, PartitionWriter, TransactionCoordinator
+from raylog.simulator.transaction_history import transactional_records
 from raylog.simulator.workload import (
     NETWORK_EXCEPTION,
     RETRIABLE,
@@ -45,8 +47,12 @@ class BatchSender(PartitionWriter):
         super().__init__(f"{owner.name}-{topic}{id.partition}", owner.simulation, owner.machine, topic, id)
         self.owner = owner
 
-    def send(self, data: bytes, answered: Answered, *, attempts: int = 1 << 30) -> None:
-        """``attempts``: at most so many; then it is given up, and ``answered`` says NETWORK_EXCEPTION."""
+    def send(
+        self, data: bytes, answered: Answered, *, located: Answered = lambda offset: None, attempts: int = 1 << 30
+    ) -> None:
+        """``located`` takes the offset that is acknowledged. ``attempts``: at most so many; then it is
+        given up, and ``answered`` says NETWORK_EXCEPTION.
+        """
 
         def attempt() -> None:
             nonlocal attempts
@@ -65,8 +71,8 @@ class BatchSender(PartitionWriter):
                 if reply is not None:
                     assert isinstance(reply, ProduceReply), reply
                     error = reply.partitions[0].error
-                    if not error:
-                        self._acknowledged(data, reply.partitions[0].base_offset, generation, leader)
+                    if not error and self._acknowledged(data, reply.partitions[0].base_offset, generation, leader):
+                        located(reply.partitions[0].base_offset)
                 self.simulation.trace(f"{self.name}: error {error}")
                 if error in RETRIABLE or error in UNKNOWN_TOPIC:
                     if self.leader == leader:
@@ -80,9 +86,12 @@ class BatchSender(PartitionWriter):
 
         attempt()
 
-    def _acknowledged(self, data: bytes, offset: int, generation: int, leader: KnownLeader) -> None:
-        if offset >= 0 and leader.epoch >= self.checkers.history(self.id).first_epoch:
+    def _acknowledged(self, data: bytes, offset: int, generation: int, leader: KnownLeader) -> bool:
+        """Whether the promise counts."""
+        counts = offset >= 0 and leader.epoch >= self.checkers.history(self.id).first_epoch
+        if counts:
             self.checkers.acknowledged(self.id, generation, offset, BatchView(data).crc)
+        return counts
 
 
 class TransactionalProducer(Process):
@@ -97,6 +106,9 @@ class TransactionalProducer(Process):
         self.version = version
         self.membership = TransactionMembership(self.transactional_id, adds=version >= 2, is_abortable=version >= 2)
         self.transaction: KnownTransaction | None = None
+        self.history = transactions.history
+        self._process = self.history.process(self.name)
+        self._recorded: RecordedOperation | None = None  # what the history says of ``transaction``
         self.is_over = False
         self._number = 0
         self._is_ready = False  # the coordinator has said which epoch is its own
@@ -165,6 +177,7 @@ class TransactionalProducer(Process):
         name = TransactionName(self.transactional_id, self._next_number())
         transaction = self.transactions.checker.begun(name, *self._identity)
         self.transaction = transaction
+        self._recorded = self.history.begun(self._process)
         self._failed = False
         if self.version >= 2:
             self._write(transaction, ids)
@@ -208,9 +221,15 @@ class TransactionalProducer(Process):
             self._abandon()
 
     def _abandon(self) -> None:
-        self.transaction = None
+        self._over(is_acknowledged=False)
         self._is_ready = False
         self._next_later()
+
+    def _over(self, *, is_acknowledged: bool) -> None:
+        """The transaction is, as far as its producer is concerned."""
+        assert self._recorded is not None
+        self.history.ended(self._recorded, is_acknowledged=is_acknowledged)
+        self.transaction = self._recorded = None
 
     def _send(self, transaction: KnownTransaction, id: TopicIdPartition, number: int, count: int) -> None:
         sender = self._senders.get(id)
@@ -219,9 +238,10 @@ class TransactionalProducer(Process):
         place = (id, transaction.producer_epoch)
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + 1
+        values = self._values(transaction, id, number)
         data = bytes(
             encode_values(
-                self._values(transaction, id, number),
+                values,
                 timestamp_ms=self.machine.wall_ms(),
                 producer_id=transaction.producer_id,
                 producer_epoch=transaction.producer_epoch,
@@ -244,8 +264,8 @@ class TransactionalProducer(Process):
             if not self._waits_for:
                 self._end(transaction)
 
-        assert is_current
-        sender.send(data, answered)
+        assert is_current and self._recorded is not None
+        sender.send(data, answered, located=self.history.sending(self._recorded, id, values))
         self._come_late(sender, data)
 
     def _come_late(self, sender: BatchSender, data: bytes) -> None:
@@ -262,6 +282,8 @@ class TransactionalProducer(Process):
             # An abort while something that was never appended is on its way.
             id = self.scheduler.rng.choice(sorted(self._senders))
             self._send_unheard(transaction, id)
+        if self._recorded is not None and self.transaction is transaction:
+            self._recorded.is_ending = commits
         self._ask(
             lambda: self._coordinator().end_transaction(transaction, commits=commits),
             lambda error: self._ended(transaction, commits, error),
@@ -276,7 +298,7 @@ class TransactionalProducer(Process):
     def _ended(self, transaction: KnownTransaction, commits: bool, error: int) -> None:
         if self.transaction is not transaction:
             return
-        self.transaction = None
+        self._over(is_acknowledged=not error)
         # Version 1 raises its epoch by beginning anew wherever something may be on its way.
         self._is_ready = not error and (self.version >= 2 or commits)
         self._identity = (transaction.producer_id, transaction.producer_epoch + (self.version >= 2))
@@ -289,6 +311,8 @@ class CommittedConsumer(SimulatedConsumer):
     """Reads committed records only."""
 
     isolation_level = READ_COMMITTED
+    _process = ""
+    _position = 0  # where it reads on if it does not decide otherwise
 
     def _fetched(self, leader: KnownLeader | None, asked: object, from_follower: bool, reply: object | None) -> None:
         if isinstance(reply, FetchReply):
@@ -298,6 +322,12 @@ class CommittedConsumer(SimulatedConsumer):
 
     def _read(self, views: list[BatchView], generation: int, leader_epoch: int) -> None:
         super()._read(views, generation, leader_epoch)
-        checker = self.simulation.transactions.checker
+        checker, history = self.simulation.transactions.checker, self.simulation.transactions.history
+        if not self._process:
+            self._process = history.process(self.name)
+        if self.offset != self._position or not self._position:
+            history.moved(self._process, self.id, self.offset)
+        history.polled(self._process, self.id, transactional_records(views, self._aborted, self.offset))
+        self._position = views[-1].next_offset
         shown = checker.was_read(self.id, views, self._aborted, self.name)
         self.simulation.counts["batches of transactions read committed"] += shown
