@@ -5,7 +5,8 @@
 # make LANE        one lane: fast core sim ray conformance spark chaos
 # make sim SEED=7  replays one seed of the simulator and prints its trace; make sim SEEDS=500 runs many (EVENTS=n for longer runs,
 #              GROUPS=1 for those with consumer groups, CLIENTS=1 for those with the production clients, PLANS=1 for those
-#              whose controllers move); make sim HOURS=100 runs
+#              whose controllers move, TRANSACTIONS=1 for those with the production coordinator of transactions);
+#              make sim HOURS=100 runs
 #              until 100 hours of simulated clusters' time are done, and keeps a tally in sim-tally.json, from which it goes on
 # make mutations   patches faults into the machines, hunts each with up to 200 seeds, writes tests/sim/mutations.md
 # make matrix      smoke tests beside other releases of Python, Ray and PySpark, each in an environment of its own; docs/platforms.md
@@ -66,9 +67,9 @@ spark: $(SPARK_INSTALLED)
 
 sim: $(INSTALLED)
 ifdef SEED
-	@$(BIN)/python -m raylog.simulator --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) $(if $(CLIENTS),--clients) $(if $(PLANS),--plans) --trace
+	@$(BIN)/python -m raylog.simulator --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) $(if $(CLIENTS),--clients) $(if $(PLANS),--plans) $(if $(TRANSACTIONS),--transactions) --trace
 else ifdef SEEDS
-	@$(BIN)/python -m raylog.simulator --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) $(if $(CLIENTS),--clients) $(if $(PLANS),--plans) --keep-going
+	@$(BIN)/python -m raylog.simulator --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) $(if $(CLIENTS),--clients) $(if $(PLANS),--plans) $(if $(TRANSACTIONS),--transactions) --keep-going
 else ifdef HOURS
 	@$(BIN)/python -m raylog.simulator --hours $(HOURS)
 else

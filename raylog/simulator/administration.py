@@ -81,6 +81,7 @@ class Administration:
         )  # no changes after the first topics
         self._brokers = range(1, len(simulation.broker_machines) + 1)  # those that take replicas
         self._replication_factors: dict[str, int] = {}
+        self.partition_counts = (1, 1, 2)  # of new topics
         self._created = 0
         self._stopped = False
         self._drained: set[int] = set()  # by what was wished last
@@ -252,9 +253,8 @@ class Administration:
     def _create(self, name: str) -> None:
         factor = self.scheduler.rng.choice((3, 3, 3, 3, 2, 1))
         self._replication_factors[name] = factor
-        partitions = self.scheduler.rng.choice((1, 1, 2))
-        if self.simulation.scaling.is_on:
-            partitions = PARTITIONS
+        drawn = self.scheduler.rng.choice(self.partition_counts)
+        partitions = PARTITIONS if self.simulation.scaling.is_on else drawn
         topic = RequestedTopic(name, partitions, factor, configs=self._configs(factor))
         self.simulation.trace(f"create {topic}")
         self._have_created(CreateTopics((topic,), timeout_ms=self._creation_timeout_ms()))

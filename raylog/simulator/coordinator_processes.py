@@ -15,7 +15,7 @@ from raylog.coordination.context import KeyedT
 from raylog.coordination.coordinator import CoordinatorRole
 from raylog.coordination.events import ReplyT, RequestT
 from raylog.coordination.machine import CoordinatorKind
-from raylog.coordination.runtime import CoordinatorRuntime
+from raylog.coordination.runtime import CoordinatorRuntime, Others
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.replication.events import DamageSuspected, LogFailed, OwnAppend, ProducePartition, ProducePartitionResult
@@ -50,9 +50,11 @@ class CoordinatorProcess(ReplicaProcess, Generic[RequestT, ReplyT, KeyedT]):
         machine: Machine,
         spec: ActorSpec,
         kind: CoordinatorKind[RequestT, ReplyT, KeyedT],
+        *,
+        others: Others | None = None,
     ) -> None:
         super().__init__(simulation, machine, spec)
-        self.runtime = CoordinatorRuntime(kind, self, ProcessClock(self))
+        self.runtime = CoordinatorRuntime(kind, self, ProcessClock(self), others=others)
         self._inside: dict[int, Callable[[Any], None]] = {}
         self._roles: dict[int, CoordinatorRole] = {}
 

@@ -116,7 +116,7 @@ class Observer:
             partition_epoch=assignment.partition_epoch,
         )
         if self.simulation.transactions.is_on:
-            self.simulation.transactions.checker.replica(id, log, process.name)
+            self.simulation.transactions.seen(id, log, process.name)
         if replica.leader is not None:
             self._check_counted(memory, id, replica.leader)
         if memory.is_leader and (not was_leader or epoch != memory.leader_epoch):

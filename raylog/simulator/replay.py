@@ -3,7 +3,8 @@ many with ``--seeds N``.
 
 ``--groups`` runs those with consumer groups (``simulated_groups``), ``--clients`` those with the
 production clients (``simulated_clients``), ``--plans`` those whose controllers move
-(``simulated_plans``); a seed is another run there. ``--night-minutes N`` gives
+(``simulated_plans``), ``--transactions`` those with the production transaction coordinator
+(``hosted_transactions``); a seed is another run there. ``--night-minutes N`` gives
 each run nights of so many minutes of the cluster's time (``rhythm``).
 
 ``--trace`` prints every step of the run. A run that breaks a promise prints what broke and the
@@ -34,6 +35,7 @@ from functools import partial
 from multiprocessing.pool import Pool
 from pathlib import Path
 
+from raylog.simulator.hosted_transactions import TransactionSimulation
 from raylog.simulator.simulated_clients import ClientSimulation
 from raylog.simulator.simulated_groups import GroupSimulation
 from raylog.simulator.simulated_plans import PlanSimulation
@@ -71,10 +73,12 @@ def command(
     groups: bool = False,
     clients: bool = False,
     plans: bool = False,
+    transactions: bool = False,
     night_minutes: int = 0,
 ) -> str:
     """What to type to see a run again."""
     kind = " --clients" if clients else " --groups" if groups else " --plans" if plans else ""
+    kind = " --transactions" if transactions else kind
     kind += f" --night-minutes {night_minutes}" if night_minutes else ""
     return f"python -m raylog.simulator{kind} --seed {seed} --events {events} --trace"
 
@@ -88,9 +92,10 @@ def run_seed(
     groups: bool = False,
     clients: bool = False,
     plans: bool = False,
+    transactions: bool = False,
 ) -> SeedOutcome:
     start = time.process_time()
-    plain = PlanSimulation if plans else Simulation
+    plain = PlanSimulation if plans else TransactionSimulation if transactions else Simulation
     simulated = ClientSimulation if clients else GroupSimulation if groups else plain
     simulation = simulated(
         seed, events=events, night_minutes=night_minutes, tracing=tracing, on_line=print if tracing else None
@@ -112,8 +117,9 @@ def run_seed(
     return SeedOutcome(seed, events, counts, failure, broke, by_checker, hours, time.process_time() - start)
 
 
-def _run_one(work: tuple[int, int], *, groups: bool, clients: bool, plans: bool) -> SeedOutcome:
-    return run_seed(work[0], events=work[1], groups=groups, clients=clients, plans=plans)
+def _run_one(work: tuple[int, int], *, groups: bool, clients: bool, plans: bool, transactions: bool) -> SeedOutcome:
+    seed, events = work
+    return run_seed(seed, events=events, groups=groups, clients=clients, plans=plans, transactions=transactions)
 
 
 def _run_of_hours(seed: int, night_minutes: int) -> SeedOutcome:
@@ -134,9 +140,11 @@ def run_seeds(
     groups: bool = False,
     clients: bool = False,
     plans: bool = False,
+    transactions: bool = False,
 ) -> Iterator[SeedOutcome]:
     """The outcomes of (seed, events), in the order of ``work``."""
-    return processes.imap(partial(_run_one, groups=groups, clients=clients, plans=plans), work)
+    run = partial(_run_one, groups=groups, clients=clients, plans=plans, transactions=transactions)
+    return processes.imap(run, work)
 
 
 def main() -> int:
@@ -147,6 +155,9 @@ def main() -> int:
     parser.add_argument("--groups", action="store_true", help="the simulator with consumer groups")
     parser.add_argument("--clients", action="store_true", help="the simulator with the production clients")
     parser.add_argument("--plans", action="store_true", help="the simulator whose controllers move")
+    parser.add_argument(
+        "--transactions", action="store_true", help="the simulator with the real transaction coordinator"
+    )
     parser.add_argument("--trace", action="store_true", help="print every step; one process")
     parser.add_argument("--keep-going", action="store_true", help="go on after a seed that fails")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many run at the same time")
@@ -170,9 +181,7 @@ def main() -> int:
                     events=arguments.events,
                     night_minutes=arguments.night_minutes,
                     tracing=arguments.trace,
-                    groups=arguments.groups,
-                    clients=arguments.clients,
-                    plans=arguments.plans,
+                    **_kind(arguments),
                 )
                 for seed in seeds
             ),
@@ -186,9 +195,7 @@ def main() -> int:
                 run_seed,
                 events=arguments.events,
                 night_minutes=arguments.night_minutes,
-                groups=arguments.groups,
-                clients=arguments.clients,
-                plans=arguments.plans,
+                **_kind(arguments),
             )
             hours = _sum_up(processes.imap(run, seeds), counts, failed, arguments)
     seconds = time.perf_counter() - start
@@ -198,6 +205,11 @@ def main() -> int:
     print(f"{hours * 60:,.1f} minutes of the clusters' time")
     print(f"{done} seeds in {seconds:.1f} s ({done / seconds:.2f} per second); failed: {failed}")
     return 1 if failed else 0
+
+
+def _kind(arguments: argparse.Namespace) -> dict[str, bool]:
+    """Which runs were asked for."""
+    return {name: getattr(arguments, name) for name in ("groups", "clients", "plans", "transactions")}
 
 
 def _sum_up(
@@ -216,9 +228,7 @@ def _sum_up(
             again = command(
                 outcome.seed,
                 outcome.events,
-                groups=arguments.groups,
-                clients=arguments.clients,
-                plans=arguments.plans,
+                **_kind(arguments),
                 night_minutes=arguments.night_minutes,
             )
             print(f"    {again}", flush=True)

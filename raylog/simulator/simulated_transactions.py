@@ -10,7 +10,7 @@ from raylog.log.log import Log
 from raylog.replication.transaction_events import VerifyTransaction
 from raylog.simulator.processes import Process
 from raylog.simulator.transaction_checker import TransactionChecker
-from raylog.simulator.transaction_coordinator import TransactionCoordinator
+from raylog.simulator.transaction_coordinator import Coordination, TransactionCoordinator
 from raylog.simulator.transaction_history import TransactionHistory
 from raylog.simulator.transactional_copiers import Copying
 from raylog.simulator.transactional_producers import Answered, CommittedConsumer, TransactionalProducer
@@ -26,6 +26,8 @@ COPIERS = 0.5  # the share of runs with transactions in which somebody copies
 class SimulatedTransactions:
     """See the module. ``is_on``: whether there are any."""
 
+    copied_records_max, copied_bytes_max = 12, 300  # of what a copier copies at once
+
     def __init__(self, simulation: Simulation, *, is_on: bool) -> None:
         self.simulation = simulation
         self.is_on = is_on
@@ -33,7 +35,7 @@ class SimulatedTransactions:
         self.history = TransactionHistory(self.checker.holds)
         self.partitions: dict[TopicIdPartition, str] = {}
         self.producers: list[TransactionalProducer] = []
-        self.coordinator: TransactionCoordinator | None = None
+        self.coordinator: Coordination | None = None
         self.copying: Copying | None = None
 
     def follow(self, topic: str, id: TopicIdPartition, history: History) -> None:
@@ -42,12 +44,19 @@ class SimulatedTransactions:
             return
         machine = self.simulation.client_machine
         if self.coordinator is None:
-            self.coordinator = TransactionCoordinator(self.simulation, machine, self.checker)
+            self.coordinator = self._new_coordinator()
             self._begin()
         self.coordinator.follow(topic, id)
         self.partitions[id] = topic
         name = f"committed-consumer-{topic}{id.partition}"
         self.simulation.consumers.append(CommittedConsumer(name, self.simulation, machine, topic=topic, id=id))
+
+    def seen(self, id: TopicIdPartition, log: Log, who: str) -> None:
+        """A replica after an event; the checkers of the log have seen it."""
+        self.checker.replica(id, log, who)
+
+    def _new_coordinator(self) -> Coordination:
+        return TransactionCoordinator(self.simulation, self.simulation.client_machine, self.checker)
 
     def _begin(self) -> None:
         scheduler = self.simulation.scheduler
@@ -59,9 +68,8 @@ class SimulatedTransactions:
             self.copying = Copying(self)
 
     def verify(self, asker: Process, order: VerifyTransaction, answered: Answered) -> None:
-        coordinator = self.coordinator
-        assert coordinator is not None, order
-        coordinator.put(asker, lambda: coordinator.verify(order), answered)
+        assert self.coordinator is not None, order
+        self.coordinator.verify_for(asker, order, answered)
 
     def stop(self) -> None:
         for producer in self.producers:
@@ -76,10 +84,7 @@ class SimulatedTransactions:
                 return f"{producer.name} is amid {producer.transaction}"
         if self.copying is not None and (reason := self.copying.unfinished()) is not None:
             return reason
-        for known in self.coordinator.producers.values() if self.coordinator is not None else ():
-            if known.current is not None or known.ending is not None:
-                return f"the coordinator is amid {known}"
-        return None
+        return self.coordinator.unfinished() if self.coordinator is not None else None
 
     def at_rest(self, id: TopicIdPartition, leader: Log) -> None:
         """Of one partition, once all is over."""

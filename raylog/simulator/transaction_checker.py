@@ -21,7 +21,7 @@ What is checked, per partition, of its first history (an unclean election forgiv
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -106,6 +106,7 @@ def _read_value(value: bytes | None) -> tuple[TransactionName, int]:
 class TransactionChecker:
     def __init__(self, checkers: Checkers) -> None:
         self._checkers = checkers
+        self.coordinator_has_lost: Callable[[], bool] = lambda: False  # decisions: then nothing is known any more
         self._known: dict[TransactionName, KnownTransaction] = {}
         self._newest: dict[tuple[str, int], KnownTransaction] = {}  # by transactional id and epoch
         self._chains: list[Chain] = []
@@ -124,7 +125,25 @@ class TransactionChecker:
     def holds(self, id: TopicIdPartition) -> bool:
         """Whether what is said here holds for that partition."""
         history = self._checkers.histories.get(id)
-        return history is not None and not history.compacts and not history.generation
+        is_whole = history is not None and not history.compacts and not history.generation
+        return is_whole and not self.coordinator_has_lost()
+
+    def still_open(self, transaction: KnownTransaction) -> list[TopicIdPartition]:
+        """Where it has begun and not ended, of the partitions of which all was seen that is below a high
+        watermark.
+        """
+        return [
+            id
+            for id, known in self._partitions.items()
+            if any(span.transaction is transaction for span in known.open.values())
+            and self.holds(id)
+            and self.has_seen(id)
+        ]
+
+    def has_seen(self, id: TopicIdPartition) -> bool:
+        """Whether all is taken in that is below a high watermark. Damage may delay that."""
+        known = self._partitions.get(id)
+        return known is not None and known.read_end == self._checkers.history(id).end
 
     # ---------------------------------------------------------------- chains
 
@@ -143,8 +162,7 @@ class TransactionChecker:
 
     def is_whole(self, chain: Chain) -> bool:
         """Whether what is said of chains holds for it, and all was seen that is below a high watermark."""
-        is_seen = (self._partitions[id].read_end == self._checkers.history(id).end for id in chain.ids)
-        return self._holds_all(chain) and all(is_seen)
+        return self._holds_all(chain) and all(map(self.has_seen, chain.ids))
 
     # ---------------------------------------------------------------- replicas
 
@@ -267,6 +285,8 @@ class TransactionChecker:
         transaction.
         """
         history = self._checkers.history(id)
+        if self.coordinator_has_lost():
+            return
         if log.stable_end_offset != log.high_watermark or log.producers.first_open_transaction_offset is not None:
             raise history.fail(
                 f"a transaction is open at the end, from {log.producers.first_open_transaction_offset} on"

@@ -11,9 +11,9 @@ takes over with the next coordinator epoch while markers of the former one are s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -41,6 +41,44 @@ ANSWER_LOST_US = 1_000_000
 LOST = 0.03  # of questions, and as many answers
 LATE = 0.15  # of questions and answers
 TIMEOUT_MS = 2_000
+
+
+class CoordinatorSays(NamedTuple):
+    """An answer to a producer. The identity is that of its next transaction, if the answer has one."""
+
+    error: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+OnAnswer = Callable[[CoordinatorSays], None]
+
+
+class Coordination(Protocol):
+    """A transaction coordinator as clients and leaders reach it: each of these is one attempt, which
+    may be lost, and answers once, in a turn of ``asker`` (if that still lives).
+    """
+
+    def follow(self, topic: str, id: TopicIdPartition) -> None:
+        """There is a new partition that transactions may write to."""
+
+    def initialise(self, asker: Process, transactional_id: str, version: int, answered: OnAnswer) -> None:
+        """A producer begins anew: what the former instance left open is aborted first."""
+
+    def add_partitions(
+        self, asker: Process, transaction: KnownTransaction, ids: Sequence[TopicIdPartition], answered: OnAnswer
+    ) -> None:
+        """Of a producer of version 1."""
+
+    def decide(
+        self, asker: Process, transaction: KnownTransaction, version: int, answered: OnAnswer, *, commits: bool
+    ) -> None: ...
+
+    def verify_for(self, asker: Process, order: VerifyTransaction, answered: Callable[[int], None]) -> None:
+        """A leader asks whether it may append, or to take its partition in."""
+
+    def unfinished(self) -> str | None:
+        """What is not over yet, once no producer begins anything new."""
 
 
 @dataclass(slots=True)
@@ -166,6 +204,42 @@ class TransactionCoordinator(Client):
             lost()
         else:
             self.later(pause_us(), arrive, f"{asker.name} asks the coordinator")
+
+    def initialise(self, asker: Process, transactional_id: str, version: int, answered: OnAnswer) -> None:
+        given = CoordinatorSays(UNAVAILABLE)
+
+        def question() -> int:
+            nonlocal given
+            error = self.begin_anew(transactional_id, version)
+            known = self.producers[transactional_id]
+            given = CoordinatorSays(error, known.producer_id, known.epoch)
+            return error
+
+        self.put(asker, question, lambda error: answered(given._replace(error=error)))
+
+    def add_partitions(
+        self, asker: Process, transaction: KnownTransaction, ids: Sequence[TopicIdPartition], answered: OnAnswer
+    ) -> None:
+        self.put(asker, lambda: self.add(transaction, ids), lambda error: answered(CoordinatorSays(error)))
+
+    def decide(
+        self, asker: Process, transaction: KnownTransaction, version: int, answered: OnAnswer, *, commits: bool
+    ) -> None:
+        epoch = transaction.producer_epoch + (version >= 2)
+        self.put(
+            asker,
+            lambda: self.end_transaction(transaction, commits=commits),
+            lambda error: answered(CoordinatorSays(error, transaction.producer_id, epoch)),
+        )
+
+    def verify_for(self, asker: Process, order: VerifyTransaction, answered: Callable[[int], None]) -> None:
+        self.put(asker, lambda: self.verify(order), answered)
+
+    def unfinished(self) -> str | None:
+        for known in self.producers.values():
+            if known.current is not None or known.ending is not None:
+                return f"the coordinator is amid {known}"
+        return None
 
     def _take_over_later(self) -> None:
         self.simulation.rhythm.later(self.later, 2_000_000, self._take_over, "a coordinator takes over")

@@ -15,13 +15,12 @@ from raylog.records.batch import BatchView
 from raylog.records.codec import light_records
 from raylog.simulator.copy_checker import Chain, CopiedRange, copy_of, read_range
 from raylog.simulator.transaction_checker import KnownTransaction
+from raylog.simulator.transaction_coordinator import CoordinatorSays
 from raylog.simulator.transactional_producers import CommittedConsumer, TransactionalProducer
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.simulator.simulated_transactions import SimulatedTransactions
-
-RECORDS_MAX, BYTES_MAX = 12, 300  # of what is copied at once
 
 
 class Copying:
@@ -145,9 +144,9 @@ class Copier(TransactionalProducer):
             return
         self._copy(chain)
 
-    def _begun_anew(self, error: int) -> None:
+    def _begun_anew(self, says: CoordinatorSays) -> None:
         self._chain = None
-        super()._begun_anew(error)
+        super()._begun_anew(says)
 
     def _knows_position(self, chain: Chain) -> bool:
         """Reads the last one, as a coordinator reads its log: to the end of all that is committed."""
@@ -163,7 +162,7 @@ class Copier(TransactionalProducer):
     def _copy(self, chain: Chain) -> None:
         source, start = self.copying.source, self._position
         assert source is not None and start is not None
-        end, self._copies = source.next_copies(start, self.scheduler.between(1, RECORDS_MAX))
+        end, self._copies = source.next_copies(start, self.scheduler.between(1, self.transactions.copied_records_max))
         if not self._copies:
             self._next_later()
             return
@@ -190,10 +189,10 @@ class Copier(TransactionalProducer):
             return named
         return [*named, self._part.encoded(), *(self._copies if id == self._chain.target else ())]
 
-    def _ended(self, transaction: KnownTransaction, commits: bool, error: int) -> None:
-        if self.transaction is transaction and commits and not error:
+    def _ended(self, transaction: KnownTransaction, commits: bool, says: CoordinatorSays) -> None:
+        if self.transaction is transaction and commits and not says.error:
             self._position = self._part.end
-        super()._ended(transaction, commits, error)
+        super()._ended(transaction, commits, says)
 
 
 class ChainReader(CommittedConsumer):
@@ -223,6 +222,7 @@ class ChainReader(CommittedConsumer):
 class SourceReader(ChainReader):
     def __init__(self, copying: Copying, id: TopicIdPartition, start: int) -> None:
         super().__init__(copying, id, start)
+        self.bytes_max = copying.transactions.copied_bytes_max
         self._values: dict[int, bytes] = {}
         self._transactional: set[int] = set()  # the offsets of those that are of transactions
 
@@ -239,7 +239,7 @@ class SourceReader(ChainReader):
     def next_copies(self, start: int, records_max: int) -> tuple[int, list[bytes]]:
         """From ``start`` on, and where they end in the source."""
         copies: list[bytes] = []
-        left = BYTES_MAX
+        left = self.bytes_max
         for offset, value in self._values.items():
             if offset < start:
                 continue

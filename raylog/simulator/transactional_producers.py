@@ -20,7 +20,14 @@ from raylog.replication.replica import READ_COMMITTED
 from raylog.replication.transaction_events import TransactionMembership
 from raylog.simulator.processes import Process
 from raylog.simulator.transaction_checker import KnownTransaction, TransactionName, value_of
-from raylog.simulator.transaction_coordinator import FENCED, TIMEOUT_MS, PartitionWriter, TransactionCoordinator
+from raylog.simulator.transaction_coordinator import (
+    FENCED,
+    TIMEOUT_MS,
+    Coordination,
+    CoordinatorSays,
+    OnAnswer,
+    PartitionWriter,
+)
 from raylog.simulator.transaction_history import transactional_records
 from raylog.simulator.workload import (
     NETWORK_EXCEPTION,
@@ -126,24 +133,24 @@ class TransactionalProducer(Process):
     def stop(self) -> None:
         self.is_over = True
 
-    def _coordinator(self) -> TransactionCoordinator:
+    def _coordinator(self) -> Coordination:
         coordinator = self.transactions.coordinator
         assert coordinator is not None
         return coordinator
 
-    def _ask(self, question: Callable[[], int], answered: Answered) -> None:
+    def _ask(self, question: Callable[[OnAnswer], None], answered: OnAnswer) -> None:
         """Until there is an answer that is not retriable."""
 
-        def heard(error: int) -> None:
-            if error in RETRIABLE:
+        def heard(says: CoordinatorSays) -> None:
+            if says.error in RETRIABLE:
                 delay_us = self.scheduler.between(5_000, 60_000) * (
                     self.simulation.calm if self.simulation.rhythm.is_night else 1
                 )
                 self.later(delay_us, lambda: self._ask(question, answered), f"{self.name} asks again")
             else:
-                answered(error)
+                answered(says)
 
-        self._coordinator().put(self, question, heard)
+        question(heard)
 
     def _next_later(self) -> None:
         self.simulation.rhythm.later(self.later, 15_000, self._next, f"{self.name} goes on")
@@ -161,15 +168,12 @@ class TransactionalProducer(Process):
         count = min(len(there), self.scheduler.rng.choice((1, 2, 2, 3)))
         self._begin(self.scheduler.rng.sample(there, count))
 
-    def _begin_anew(self) -> int:
-        coordinator = self._coordinator()
-        error = coordinator.begin_anew(self.transactional_id, self.version)
-        known = coordinator.producers[self.transactional_id]
-        self._identity = (known.producer_id, known.epoch)
-        return error
+    def _begin_anew(self, answered: OnAnswer) -> None:
+        self._coordinator().initialise(self, self.transactional_id, self.version, answered)
 
-    def _begun_anew(self, error: int) -> None:
-        assert not error, error
+    def _begun_anew(self, says: CoordinatorSays) -> None:
+        assert not says.error, says
+        self._identity = (says.producer_id, says.producer_epoch)
         self._is_ready = True
         self._next_later()
 
@@ -183,8 +187,10 @@ class TransactionalProducer(Process):
             self._write(transaction, ids)
             return
         added = ids[1:] if self.scheduler.chance(0.05) else ids
-        question = lambda: self._coordinator().add(transaction, added)  # noqa: E731
-        self._ask(question, lambda error: self._abandon() if error else self._write(transaction, ids))
+        self._ask(
+            lambda answered: self._coordinator().add_partitions(self, transaction, added, answered),
+            lambda says: self._abandon() if says.error else self._write(transaction, ids),
+        )
 
     def _next_number(self) -> int:
         self._number += 1
@@ -285,8 +291,8 @@ class TransactionalProducer(Process):
         if self._recorded is not None and self.transaction is transaction:
             self._recorded.is_ending = commits
         self._ask(
-            lambda: self._coordinator().end_transaction(transaction, commits=commits),
-            lambda error: self._ended(transaction, commits, error),
+            lambda answered: self._coordinator().decide(self, transaction, self.version, answered, commits=commits),
+            lambda says: self._ended(transaction, commits, says),
         )
 
     def _send_unheard(self, transaction: KnownTransaction, id: TopicIdPartition) -> None:
@@ -295,15 +301,16 @@ class TransactionalProducer(Process):
         number = transaction.acknowledged.get(id, 0)
         self._send(transaction, id, number, number + 1)
 
-    def _ended(self, transaction: KnownTransaction, commits: bool, error: int) -> None:
+    def _ended(self, transaction: KnownTransaction, commits: bool, says: CoordinatorSays) -> None:
         if self.transaction is not transaction:
             return
-        self._over(is_acknowledged=not error)
+        self._over(is_acknowledged=not says.error)
         # Version 1 raises its epoch by beginning anew wherever something may be on its way.
-        self._is_ready = not error and (self.version >= 2 or commits)
-        self._identity = (transaction.producer_id, transaction.producer_epoch + (self.version >= 2))
-        if error:
-            self.simulation.counts["transactions that were fenced"] += error == FENCED
+        self._is_ready = not says.error and (self.version >= 2 or commits)
+        if self.version >= 2:
+            self._identity = (says.producer_id, says.producer_epoch)
+        if says.error:
+            self.simulation.counts["transactions that were fenced"] += says.error == FENCED
         self._next_later()
 
 

@@ -12,6 +12,8 @@ of_clients: dict[str, float] = Counter()
 """The same of the runs with the production clients."""
 of_plans: dict[str, float] = Counter()
 """The same of the runs whose controllers move."""
+of_transactions: dict[str, float] = Counter()
+"""The same of the runs with the production coordinator of transactions."""
 further: list[str] = []
 
 
@@ -27,6 +29,7 @@ def lines() -> list[str]:
         ("runs with consumer groups", of_groups),
         ("runs with the production clients", of_clients),
         ("runs whose controllers move", of_plans),
+        ("runs with the production coordinator of transactions", of_transactions),
     )
     for title, counted in kinds:
         if counted:

@@ -17,11 +17,12 @@ SEEDS = (11, 12, 13)
 EVENTS = 800
 PROGRAM = """
 import hashlib, sys
+from raylog.simulator.hosted_transactions import TransactionSimulation
 from raylog.simulator.simulated_clients import ClientSimulation
 from raylog.simulator.simulated_groups import GroupSimulation
 from raylog.simulator.simulation import Simulation
 for seed in map(int, sys.argv[2:]):
-    for kind in (Simulation, GroupSimulation, ClientSimulation):
+    for kind in (Simulation, GroupSimulation, ClientSimulation, TransactionSimulation):
         lines = []
         kind(seed, events=int(sys.argv[1]), night_minutes=seed % 3, tracing=True, on_line=lines.append).run()
         print(seed, len(lines), hashlib.sha256("\\n".join(lines).encode()).hexdigest())
@@ -36,7 +37,7 @@ def traced(hash_seed: str) -> str:
 
 def test_a_seed_gives_the_same_trace_under_two_hash_seeds() -> None:
     first, second = traced("1"), traced("4242")
-    assert first == second and len(first.splitlines()) == 3 * len(SEEDS)
+    assert first == second and len(first.splitlines()) == 4 * len(SEEDS)
 
 
 def test_tracing_changes_nothing() -> None:
