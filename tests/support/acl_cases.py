@@ -244,6 +244,8 @@ CASES: tuple[Case, ...] = (
     Case(table.DESCRIBE_LOG_DIRS, _steps(DESCRIBES_CLUSTER), versions=range(3, 6)),
     Case(table.CREATE_PARTITIONS, _steps((OF_TOPIC, (topic(O.ALTER),))), {"assignments": None}),
     Case(table.DELETE_GROUPS, _steps((OF_GROUP, (group(O.DELETE),))), {"groups_names": (GROUP,)}),
+    Case(table.DESCRIBE_USER_SCRAM_CREDENTIALS, _steps(DESCRIBES_CLUSTER)),
+    Case(table.ALTER_USER_SCRAM_CREDENTIALS, _steps(ALTERS_CLUSTER)),
     Case(table.ELECT_LEADERS, _steps(ALTERS_CLUSTER)),
     Case(table.ALTER_PARTITION_REASSIGNMENTS, _steps(ALTERS_CLUSTER)),
     Case(table.LIST_PARTITION_REASSIGNMENTS, _steps(DESCRIBES_CLUSTER)),
@@ -262,6 +264,8 @@ CASES: tuple[Case, ...] = (
 
 WITHOUT_DENIALS = {
     table.API_VERSIONS: "everybody may ask",
+    table.SASL_HANDSHAKE: "nobody has authenticated yet",
+    table.SASL_AUTHENTICATE: "nobody has authenticated yet",
     table.DESCRIBE_CLUSTER: "everybody may see the brokers",
     table.LIST_GROUPS: "leaves out groups",
     table.LIST_TRANSACTIONS: "leaves out transactions",

@@ -91,6 +91,8 @@ RULES: Final[Mapping[ApiSpec, Rule]] = {
     ),
     table.LIST_GROUPS: partial.list_groups,
     table.API_VERSIONS: nothing,
+    table.SASL_HANDSHAKE: nothing,
+    table.SASL_AUTHENTICATE: nothing,
     table.CREATE_TOPICS: partial.create_topics,
     table.DELETE_TOPICS: partial.delete_topics,
     table.DELETE_RECORDS: topics(table.DELETE_RECORDS, Operation.DELETE),
@@ -115,6 +117,8 @@ RULES: Final[Mapping[ApiSpec, Rule]] = {
     table.DELETE_GROUPS: items(
         table.DELETE_GROUPS, GROUP_DENIED, "groups_names", "results", _bare(Resource.GROUP, Operation.DELETE)
     ),
+    table.DESCRIBE_USER_SCRAM_CREDENTIALS: _cluster(table.DESCRIBE_USER_SCRAM_CREDENTIALS, Operation.DESCRIBE),
+    table.ALTER_USER_SCRAM_CREDENTIALS: _cluster(table.ALTER_USER_SCRAM_CREDENTIALS, Operation.ALTER),
     table.ELECT_LEADERS: _cluster(table.ELECT_LEADERS, Operation.ALTER),
     table.INCREMENTAL_ALTER_CONFIGS: partial.configs(
         table.INCREMENTAL_ALTER_CONFIGS, Operation.ALTER_CONFIGS, "responses"
