@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from raylog.client import background as background_module
-from raylog.client.admin.acls import AclCalls
 from raylog.client.admin.actors import ActorCalls
 from raylog.client.admin.admin import (
     AnyBroker,
@@ -39,7 +38,6 @@ from raylog.client.admin.controllers import ControllerCalls
 from raylog.client.admin.groups import GroupCalls
 from raylog.client.admin.inspection import InspectionCalls, ProducerInfo
 from raylog.client.admin.transactions import TransactionInspection
-from raylog.client.admin.users import UserCalls
 from raylog.client.admin.verification import OnPartition, Verification
 from raylog.client.background import background, notice_fork
 from raylog.client.config import AdminConfig, ProducerConfig
@@ -52,6 +50,8 @@ from raylog.client.producer.batch_input import ColumnNames, EncodedPart, is_arro
 from raylog.client.producer.deliveries import BatchDelivery, Delivery, OnBatchDelivery
 from raylog.client.producer.producer import NO_HEADERS, OnDelivery, ProducerCore
 from raylog.client.producer.producer_batch import ProducerBatch
+from raylog.client.security.acls import AclCalls
+from raylog.client.security.users import UserCalls
 from raylog.client.transactions.transaction import Transaction
 from raylog.errors import ClosedError, RaylogError
 from raylog.records.record import Header

@@ -266,10 +266,8 @@ class MetadataImage:
             case ProducerIdsAllocated():
                 assert record.next_producer_id >= self.next_producer_id, f"{record} after {self.next_producer_id}"
                 self.next_producer_id = record.next_producer_id
-            case AclCreated() | AclDeleted():
-                self._change_acls(record)
-            case UserScramCredentialSet() | UserScramCredentialRemoved():
-                self._change_credential(record)
+            case AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved():
+                self._change_security(record)
             case HighWatermarksNoted():
                 self._note_high_watermarks(record)
             case ClusterFormatted():
@@ -278,23 +276,25 @@ class MetadataImage:
             case _:
                 assert_never(record)
 
-    def _change_acls(self, record: AclCreated | AclDeleted) -> None:
-        if isinstance(record, AclCreated):
-            self.acls.add(record.id, record.acl)
-        else:
-            self.acls.remove(record.id)
+    def _change_security(
+        self, record: AclCreated | AclDeleted | UserScramCredentialSet | UserScramCredentialRemoved
+    ) -> None:
+        match record:
+            case AclCreated():
+                self.acls.add(record.id, record.acl)
+            case AclDeleted():
+                self.acls.remove(record.id)
+            case UserScramCredentialSet():
+                self.credentials[record.user, record.mechanism] = record.credential
+            case UserScramCredentialRemoved():
+                del self.credentials[record.user, record.mechanism]
+            case _:
+                assert_never(record)
 
     def _note_high_watermarks(self, record: HighWatermarksNoted) -> None:
         for id, mark in by_partition(record.topics):
             assert self.partition(id) is not None, f"{mark} of {id}, which does not exist"
             self.high_watermarks[id] = mark
-
-    def _change_credential(self, record: UserScramCredentialSet | UserScramCredentialRemoved) -> None:
-        key = (record.user, record.mechanism)
-        if isinstance(record, UserScramCredentialSet):
-            self.credentials[key] = record.credential
-        else:
-            del self.credentials[key]
 
     def _add_actor(self, record: ActorRegistered) -> None:
         self.actors[record.node_id] = record

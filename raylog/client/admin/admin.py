@@ -18,7 +18,6 @@ from typing import Any, Literal
 from kio.schema.errors import ErrorCode
 
 from raylog.client.admin import reassignment_throttles
-from raylog.client.admin.acls import AsyncAclCalls
 from raylog.client.admin.actors import AsyncActorCalls
 from raylog.client.admin.config_entries import ConfigEntry as ConfigEntry
 from raylog.client.admin.config_entries import ConfigSource as ConfigSource
@@ -29,7 +28,6 @@ from raylog.client.admin.controllers import AsyncControllerCalls
 from raylog.client.admin.groups import AsyncGroupCalls
 from raylog.client.admin.inspection import AsyncInspectionCalls, ProducerInfo
 from raylog.client.admin.transactions import AsyncTransactionInspection
-from raylog.client.admin.users import AsyncUserCalls
 from raylog.client.admin.verification import OnPartition, Verification, verify_topics
 from raylog.client.config import AdminConfig
 from raylog.client.links import requests
@@ -37,6 +35,8 @@ from raylog.client.links.address import ClusterAddress
 from raylog.client.links.leader_requests import LeaderRequests
 from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import TopicView
+from raylog.client.security.acls import AsyncAclCalls
+from raylog.client.security.users import AsyncUserCalls
 from raylog.errors import ClosedError, ConfigError, RaylogError, error_for
 from raylog.types import TopicPartition, broker_of
 from raylog.wire import private

@@ -1,0 +1,1 @@
+"""The admin client's calls about users and ACLs."""
