@@ -69,22 +69,29 @@ class Port:
         self.bind()
         self._accept = accept
         self._handshake_timeout_s = handshake_timeout_s if self.ssl is not None else None
-        self._listening = await self._open()
+        bound, self._bound = self._bound, None  # nobody closes it while the loop takes it
+        assert bound is not None, "bound before"
+        self._listening = await self._open(bound)
+        self._bound = bound
 
     async def use(self, ssl: SSLContext, principal_of: Callable[[SSLObject], str]) -> None:
         """Connections that are accepted from now on have this context."""
         self.ssl, self.principal_of = ssl, principal_of
-        if self._listening is None:
+        before, bound = self._listening, self._bound
+        if before is None or bound is None:
             return
-        before, self._listening = self._listening, await self._open()
+        opened = await self._open(bound)
+        if self._listening is not before:  # it was closed meanwhile
+            await end_listening(opened)
+            return
+        self._listening = opened
         await end_listening(before)
 
-    async def _open(self) -> asyncio.Server:
-        assert self._bound is not None, "bound before"
+    async def _open(self, bound: socket.socket) -> asyncio.Server:
         loop = asyncio.get_running_loop()
         return await loop.create_server(
             lambda: self._accept(self),
-            sock=self._bound.dup() if self.ssl is not None else self._bound,
+            sock=bound.dup() if self.ssl is not None else bound,
             backlog=BACKLOG,
             ssl=self.ssl,
             ssl_handshake_timeout=self._handshake_timeout_s,

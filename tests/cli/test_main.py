@@ -219,7 +219,7 @@ def test_node_resources_takes_configs_and_listeners_of_a_properties_file(
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        ("listeners=SASL_SSL://:0\n", "SASL is not there yet"),
+        ("listeners=SASL_SSL://:0\n", "SASL_SSL has no certificate"),
         ("listeners=SSL://:0\nssl.keystore.location=/x.jks\n", "openssl pkcs12 -in store.p12"),
         (
             "listeners=SSL://:0\nssl.keystore.type=PEM\nssl.keystore.location=/nowhere.pem\n",

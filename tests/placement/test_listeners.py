@@ -172,7 +172,7 @@ def test_a_listener_that_is_left_out_of_those_advertised_is_not_told() -> None:
         ("a:1", {"listener.security.protocol.map": "PLAINTEXT"}, "'PLAINTEXT' is not NAME:PROTOCOL"),
         ("a:1", {"listener.security.protocol.map": "PLAINTEXT:TLS"}, "names no security protocol"),
         ("a:1", {"listener.security.protocol.map": "A:SSL,a:SSL"}, "A is there twice"),
-        ("SASL_SSL://a:1", {}, "SASL is not there yet"),
+        ("SASL_SSL://a:1", {}, "SASL_SSL has no certificate"),
         ("A://a:1,a://a:2", {}, "A is there twice"),
         ("PLAINTEXT://a:1,SSL://b:1", {}, "each listener must have a different port"),
         ("SSL://a:1", {}, "listener SSL has no certificate"),
