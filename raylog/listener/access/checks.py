@@ -8,8 +8,8 @@ answer about it is added to the handler's (``Request.amend_reply``).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -21,6 +21,7 @@ from raylog.wire.request import Request
 
 Rule = Callable[[Access, Request], Any]
 Check = Callable[[Access, Any], bool]
+Item = TypeVar("Item")
 
 MESSAGES: Final = {
     ErrorCode.cluster_authorization_failed: "Cluster authorization failed.",
@@ -88,6 +89,15 @@ def topic_of(item: Any) -> Any:
     return None
 
 
+def parted(found: Iterable[Item], may: Callable[[Item], bool]) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    """Those that may, and the others, each in order."""
+    passed: list[Item] = []
+    refused: list[Item] = []
+    for each in found:
+        (passed if may(each) else refused).append(each)
+    return tuple(passed), tuple(refused)
+
+
 def items(
     spec: ApiSpec, error: ErrorCode, asked: str, replied: str, check: Check, *, place: ErrorPlace = ErrorPlace.ITEMS
 ) -> Rule:
@@ -95,11 +105,9 @@ def items(
     in_items = dataclasses.replace(spec, refused_at=place)
 
     def rule(access: Access, request: Request) -> Any:
-        found = tuple(getattr(request.body, asked) or ())
-        passed = tuple(each for each in found if check(access, each))
-        if len(passed) == len(found):
+        passed, refused = parted(getattr(request.body, asked) or (), lambda each: check(access, each))
+        if not refused:
             return None
-        refused = tuple(each for each in found if each not in passed)
         body = dataclasses.replace(request.body, **{asked: refused})
         answer = refusal(in_items, request.version, body, error, MESSAGES.get(error))
         if not passed:

@@ -16,7 +16,18 @@ from raylog.kafka.refusal import refusal, refused_item
 from raylog.kafka.spec import ApiSpec, ErrorPlace
 from raylog.listener import raw_forward
 from raylog.listener.access.access import Access
-from raylog.listener.access.checks import TOPIC_DENIED, Rule, all_of, denied, items, on, on_cluster, topics, whole
+from raylog.listener.access.checks import (
+    TOPIC_DENIED,
+    Rule,
+    all_of,
+    denied,
+    items,
+    on,
+    on_cluster,
+    parted,
+    topics,
+    whole,
+)
 from raylog.listener.coordinator_search import GROUP_KEY, TRANSACTION_KEY
 from raylog.security.permissions import Operation, Resource
 from raylog.server.apis.api import answer
@@ -92,13 +103,10 @@ def offset_fetch(access: Access, request: Request) -> Any:
     kept: dict[str, Any] = {}
     added: dict[str, tuple[Any, ...]] = {}
     for group in asked:
-        named = group.topics or ()
-        passed = tuple(each for each in named if access.may_on_topic(Operation.DESCRIBE, each.name))
-        if len(passed) < len(named):
+        passed, wrong = parted(group.topics or (), lambda each: access.may_on_topic(Operation.DESCRIBE, each.name))
+        if wrong:
             kept[group.group_id] = dataclasses.replace(group, topics=passed)
-            added[group.group_id] = tuple(
-                _denied_offsets(request.version, each) for each in named if each not in passed
-            )
+            added[group.group_id] = tuple(_denied_offsets(request.version, each) for each in wrong)
 
     def amended(group: Any) -> Any:
         seen = tuple(
@@ -376,21 +384,21 @@ def metadata(access: Access, request: Request, created: Callable[[Any, int], lis
     def name_of(topic: Any) -> Any:
         return topic.name if topic.name is not None else topic.topic_id
 
-    passed = [each for each in named if access.may_on_topic(Operation.DESCRIBE, name_of(each))]
-    missing = set(created(dataclasses.replace(body, topics=tuple(passed)), version)) if passed else set()
+    passed, wrong = parted(named, lambda each: access.may_on_topic(Operation.DESCRIBE, name_of(each)))
+    missing = set(created(dataclasses.replace(body, topics=passed), version)) if passed else set()
     if missing and not access.may_on_cluster(Operation.CREATE, is_asked=False):
         missing = {each for each in missing if not access.may_on_topic(Operation.CREATE, each)}
-        passed = [each for each in passed if each.name not in missing]
+        passed, uncreated = parted(passed, lambda each: each.name not in missing)
+        wrong += uncreated
     _, module = answer(table.METADATA, version)
     refused = tuple(
         refused_item(module.MetadataResponseTopic, each, TOPIC_DENIED, topic_authorized_operations=_NOT_ASKED)
         if "topic_authorized_operations" in fields_of(module.MetadataResponseTopic)
         else refused_item(module.MetadataResponseTopic, each, TOPIC_DENIED)
-        for each in named
-        if each not in passed
+        for each in wrong
     )
     if refused:
-        request.replace_body(dataclasses.replace(body, topics=tuple(passed)))
+        request.replace_body(dataclasses.replace(body, topics=passed))
     of_topics = getattr(body, "include_topic_authorized_operations", False)
 
     def amended(reply: Any) -> Any:
