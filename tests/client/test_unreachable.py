@@ -332,6 +332,8 @@ def commands_with_an_address() -> Iterator[tuple[str, ...]]:
 
 PLAN = '{"version": 1, "partitions": [{"topic": "events", "partition": 0, "replicas": [0]}], "topics": [{"topic": "events"}]}'
 GIVEN = {
+    "acls add": "--topic events --allow-principal User:alice --operation Read",
+    "acls remove": "--topic events --force",
     "brokers drain": "0",
     "brokers remove": "0",
     "actors add": "--broker 0",
@@ -367,6 +369,8 @@ GIVEN = {
     "transactions abort": "--topic events --partition 0 --start-offset 0",
     "transactions describe": "--transactional-id t",
     "up": "--disks 1",
+    "users delete": "alice",
+    "users set": "alice --password-file password",
     "verifiable-consumer": "--topic events --group-id readers",
     "verifiable-producer": "--topic events",
 }
@@ -379,6 +383,7 @@ def test_every_command_with_an_address_says_what_it_tries_and_ends(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("plan.json").write_text(PLAN)
+    Path("password").write_text("a password\n")
     waits = (
         *(("brokers", each) for each in ("drain", "remove", "rebalance")),
         ("actors", "retire"),
