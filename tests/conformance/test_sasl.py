@@ -40,6 +40,11 @@ def running() -> Iterator[InProcessCluster]:
 
 
 @pytest.fixture
+def bootstrap(running: InProcessCluster) -> str:
+    return running.bootstrap_servers("SASL_PLAINTEXT")
+
+
+@pytest.fixture
 def topic(running: InProcessCluster) -> str:
     name = f"topic-{uuid.uuid4()}"
     with AdminClient(running.address) as admin:
