@@ -81,10 +81,12 @@ class Span:
 @dataclass(slots=True)
 class PartitionTransactions:
     """``read_end``: all below is taken in. ``open`` by producer id; ``last_marker`` is there while the
-    producer has written nothing behind it.
+    producer has written nothing behind it. ``is_late``: a damaged replica was passed over, so what is
+    below a high watermark may be taken in later than clients hear of it.
     """
 
     read_end: int = 0
+    is_late: bool = False
     spans: list[Span] = field(default_factory=list)
     at: dict[int, Span] = field(default_factory=dict)  # of each batch, by base offset
     open: dict[int, Span] = field(default_factory=dict)
@@ -168,10 +170,13 @@ class TransactionChecker:
 
     def replica(self, id: TopicIdPartition, log: Log, who: str) -> None:
         """A replica after an event; the checkers of the log have seen it."""
-        if not self.holds(id) or damaged_logs.was_corrupted(log):
+        if not self.holds(id):
             return
         history = self._checkers.history(id)
         known = self._partitions.setdefault(id, PartitionTransactions())
+        if damaged_logs.was_corrupted(log):
+            known.is_late = True
+            return
         end = min(log.high_watermark, history.end)
         if log.log_start_offset <= known.read_end < end:
             for view in read_batches(log, known.read_end, end):
@@ -207,7 +212,7 @@ class TransactionChecker:
         where = f"batch {number} of {name} at {view.base_offset}"
         if history.id not in transaction.partitions:
             raise history.fail(f"{where}: its coordinator had not taken the partition in")
-        if history.id in transaction.marked:
+        if history.id in transaction.marked and not known.is_late:
             raise history.fail(f"{where}: the transaction has ended here")
         span = known.open.get(view.producer_id)
         if span is None:
