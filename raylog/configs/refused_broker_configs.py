@@ -17,7 +17,7 @@ _PYTHONS_TLS = "TLS is Python's and OpenSSL's, which have no such setting"
 _CONNECTIONS = "connections are limited for a broker as a whole (max.connections)"
 _METRICS = "there is no JMX reporter"
 _QUOTAS = "quotas are not there yet"
-_SECURITY = "classes and principals of your own are not there"
+_NO_TOKENS = "delegation tokens are not there yet"
 _USERS = "users and passwords are those of `raylog users`, for PLAIN too"
 _KERBEROS = "Kerberos is not spoken: use SCRAM-SHA-512, whose users `raylog users` keeps"
 _SASL = (
@@ -49,7 +49,7 @@ REFUSED: Mapping[str, str] = {
     "controller.*": _QUORUM,
     "cordoned.log.dirs": "`raylog brokers drain` keeps new replicas away from a broker, with all its disks",
     "create.topic.policy.class.name": "there are no policy classes",
-    "delegation.token.*": _SECURITY,
+    "delegation.token.*": _NO_TOKENS,
     "delete.records.purgatory.purge.interval.requests": _PURGATORY,
     "early.start.listeners": _INSIDE,
     "eligible.leader.replicas.enable": "it is always on",
@@ -100,8 +100,8 @@ REFUSED: Mapping[str, str] = {
     "num.replica.fetchers": _THREADS,
     "offsets.load.buffer.size": _AS_READ,
     "offsets.topic.*": "__consumer_offsets has 50 partitions and is a topic: set its configs with `raylog configs`",
-    "password.encoder.*": _SECURITY,
-    "principal.builder.class": _SECURITY,
+    "password.encoder.*": "no config that brokers share holds a password",
+    "principal.builder.class": "there are no classes of that kind",
     "process.roles": _QUORUM,
     "producer.id.expiration.check.interval.ms": "producers are forgotten when retention looks through a log: set "
     "log.retention.check.interval.ms",
@@ -120,7 +120,8 @@ REFUSED: Mapping[str, str] = {
     "sasl.kerberos.*": _KERBEROS,
     "sasl.oauthbearer.*": "tokens of OAuth are not there yet",
     "sasl.*": _SASL,
-    "security.*": _SECURITY,
+    "security.inter.broker.protocol": _INSIDE,
+    "security.providers": _PYTHONS_TLS,
     "server.max.startup.time.ms": "a start waits as long as there is progress",
     "share.*": _SHARE_GROUPS,
     "socket.connection.*": "a server tries another one for 10 s at most, and the controllers' quorum for 1 s",

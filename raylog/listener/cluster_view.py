@@ -37,7 +37,7 @@ from raylog.types import NO_LEADER
 NOT_ASKED = -(1 << 31)  # authorised operations, in answers to clients that did not ask for them
 TOPIC_OPERATIONS = sum(
     1 << each for each in (3, 4, 5, 6, 7, 8, 10, 11)
-)  # all operations that Kafka has: there is no authoriser yet
+)  # all operations that Kafka has; an authorizer says less (access)
 CLUSTER_OPERATIONS = sum(1 << each for each in (5, 7, 8, 9, 10, 11, 12))
 PARTITIONS_MAX = 2_000  # in one page of DescribeTopicPartitions (Kafka's max.request.partition.size.limit)
 BROKERS = 1  # the only kind of endpoint that clients can see

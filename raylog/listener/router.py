@@ -200,9 +200,10 @@ class Router:
         if limits != self.server.limits:
             self.server.limits = limits
         self.sessions.slots = value("max.incremental.fetch.session.cache.slots", SLOTS)
-        self._take_sasl(self._sasl, value)
+        self._take_sasl(value)
 
-    def _take_sasl(self, authenticator: SaslAuthenticator, value: Callable[..., int]) -> None:
+    def _take_sasl(self, value: Callable[..., int]) -> None:
+        authenticator = self._sasl
         configs, broker_id = self._routes.image.broker_configs, self._routes.broker_id
         authenticator.mechanisms = broker_configs.listed(configs, broker_id, broker_configs.SASL_MECHANISMS)
         authenticator.reauth_ms = value(broker_configs.SASL_REAUTH, 0)

@@ -12,7 +12,8 @@ that a newer client can step down.
 
 Who asks. Each request has a ``RequestContext`` (``raylog.kafka.context``), and before its handler
 the server's ``stages`` run (``raylog.kafka.chain``). A server with a handshake learns from it who
-is at the other end; outside clients are anonymous.
+is at the other end, a port with TLS from a certificate, one with SASL from its exchange; all others
+are anonymous.
 
 The order of answers, back-pressure, leaving and bad input: ``raylog.wire.server_connection``.
 ``adopt`` goes on with a connection that has left another server.
@@ -57,8 +58,8 @@ class Server:
     an API instead of what is spoken, for clients that draw conclusions from a range. ``listener``:
     its name, which contexts have. ``ssl``: who connects speaks TLS. ``ports``: several listeners,
     instead of ``host``, ``port``, ``listener`` and ``ssl``; limits hold for all of them together.
-    ``stages`` run before every handler, in that order (``raylog.kafka.chain``). ``refusals``: how this server refuses an API
-    for which filling in a form is not enough.
+    ``stages`` run before every handler, in that order (``raylog.kafka.chain``). ``refusals``: how
+    this server refuses an API for which filling in a form is not enough.
     """
 
     def __init__(

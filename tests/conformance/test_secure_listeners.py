@@ -98,15 +98,22 @@ def test_a_user_without_an_acl_is_denied_what_its_password_does_not_give(site: S
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"sasl.password": "guessed"}, {"security.protocol": "SASL_PLAINTEXT"}, {"ssl.ca.location": None}],
+    ("wrong", "why"),
+    [
+        ({"sasl.password": "guessed"}, KafkaError._AUTHENTICATION),
+        ({"security.protocol": "SASL_PLAINTEXT"}, KafkaError._TRANSPORT),
+        ({"ssl.ca.location": None}, KafkaError._SSL),
+    ],
     ids=["password", "without TLS", "authority"],
 )
 def test_a_client_without_password_tls_or_the_authority_gets_nowhere(
-    site: SecureSite, wrong: dict[str, Any], tmp_path: Path
+    site: SecureSite, wrong: dict[str, Any], why: int, tmp_path: Path
 ) -> None:
     if "ssl.ca.location" in wrong:
         wrong = {"ssl.ca.location": str(Authority(tmp_path / "another").certificate)}
-    producer = Producer({**site.options("alice", "alice's password"), **wrong})
+    told: set[int] = set()
+    options = {**site.options("alice", "alice's password"), **wrong}
+    producer = Producer({**options, "error_cb": lambda error: told.add(error.code())})
+    eventually(lambda: producer.poll(0.1) or why in told, f"error {why}")
     with pytest.raises(KafkaException):
-        producer.list_topics(timeout=3)
+        producer.list_topics(timeout=1)

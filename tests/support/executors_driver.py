@@ -45,16 +45,24 @@ class StruckTasks(WriteTasks):
 def session() -> Any:
     from pyspark.sql import SparkSession
 
-    from raylog.spark.java import OPTIONS, use_java
-    from raylog.spark.session import QUIET_LOGGING
+    from raylog.spark.java import use_java
 
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local-cluster[2,2,512]").appName("executors")
+    return with_small_executors(builder).getOrCreate()
+
+
+def with_small_executors(builder: Any) -> Any:
+    """A session's builder, for executors and a driver of little memory on this machine."""
+    from raylog.spark.java import OPTIONS
+    from raylog.spark.session import QUIET_LOGGING
+
+    options = f"{OPTIONS} -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={QUIET_LOGGING}"
     settings = {
-        "spark.driver.extraJavaOptions": f"{OPTIONS} -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={QUIET_LOGGING}",
-        "spark.executor.extraJavaOptions": f"{OPTIONS} -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={QUIET_LOGGING}",
+        "spark.driver.extraJavaOptions": options,
+        "spark.executor.extraJavaOptions": options,
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
@@ -63,7 +71,7 @@ def session() -> Any:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return builder
 
 
 def main(address_file: str, topic: str, folder: str) -> None:

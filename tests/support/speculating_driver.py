@@ -96,32 +96,22 @@ def announced(log: Path) -> str:
 
 
 def session(url: str) -> Any:
+    from executors_driver import with_small_executors
     from pyspark.sql import SparkSession
-
-    from raylog.spark.java import OPTIONS
-    from raylog.spark.session import QUIET_LOGGING
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    options = f"{OPTIONS} -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={QUIET_LOGGING}"
+    builder = SparkSession.builder.master(url).appName("speculation")
     settings = {
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.minTaskRuntime": "100ms",
         "spark.speculation.multiplier": "1.1",
         "spark.speculation.quantile": "0.5",
-        "spark.driver.extraJavaOptions": options,
-        "spark.executor.extraJavaOptions": options,
-        "spark.driver.memory": "512m",
-        "spark.executor.memory": "512m",
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.master(url).appName("speculation")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return with_small_executors(builder).getOrCreate()
 
 
 def main(address_file: str, topic: str, folder: str, winner: str) -> None:

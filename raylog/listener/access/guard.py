@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any, Final
 
 from raylog.configs import security_configs
@@ -71,9 +72,11 @@ class Guard:
         return Access(authorizer, request.context, self._image(), spec.name if spec else str(request.api_key))
 
     def readable(self, request: Request) -> Callable[[str | uuid.UUID], bool] | None:
-        """Whether the request's client may read a topic, by name or id; None: it may read all."""
+        """Whether the request's client may read a topic, by name or id; None: it may read all. Each
+        topic is asked about once, however many partitions it has.
+        """
         access = self.access(request)
-        return None if access is None else lambda topic: access.may_on_topic(Operation.READ, topic)
+        return None if access is None else cache(partial(access.may_on_topic, Operation.READ))
 
     def guarded(self, handlers: Mapping[int, Handler], specs: Mapping[int, ApiSpec]) -> dict[int, Handler]:
         """The same handlers, each behind its API's rule. Fails for an API without one."""
