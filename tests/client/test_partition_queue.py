@@ -421,17 +421,44 @@ def transactional_queue(count: int) -> tuple[PartitionQueue, list[ProducerBatch]
     return queue, made
 
 
-def test_a_transaction_begins_with_sequence_0_under_its_own_epoch_and_one_batch() -> None:
+def after_a_transaction(*, given_up: bool = False) -> PartitionQueue:
+    """Idle, behind a first transaction of two batches, the second of which failed it if ``given_up``."""
     queue, made = transactional_queue(2)
     assert [b.stamp for b in take_all(queue)] == [(7, 0, 0)]
     queue.acknowledged(made[0])
     assert [b.stamp for b in take_all(queue)] == [(7, 0, 2)]
-    queue.acknowledged(made[1])
+    (queue.give_up if given_up else queue.acknowledged)(made[1])
+    return queue
+
+
+def stamps_of_two_more(queue: PartitionQueue, identity: ProducerIdentity) -> list[tuple[int, int, int]]:
+    """Of the batches of the next transaction that go at once."""
+    queue.begin(identity)
+    for number in range(2):
+        queue.append(batch(number))
+    return [each.stamp for each in take_all(queue)]
+
+
+def test_a_producers_next_transaction_begins_with_sequence_0_under_its_epoch_and_as_wide_as_ever() -> None:
+    """The leader knows the producer, so it takes nothing but sequence 0 as the first of an epoch."""
+    assert stamps_of_two_more(after_a_transaction(), ProducerIdentity(7, 1)) == [(7, 1, 0), (7, 1, 2)]
+
+
+def test_a_transaction_under_another_producer_id_begins_with_one_batch() -> None:
+    assert stamps_of_two_more(after_a_transaction(), ProducerIdentity(8, 0)) == [(8, 0, 0)]
+
+
+def test_a_transaction_after_one_that_failed_begins_with_one_batch() -> None:
+    """The leader may have said that it does not know the producer."""
+    assert stamps_of_two_more(after_a_transaction(given_up=True), ProducerIdentity(7, 1)) == [(7, 1, 0)]
+
+
+def test_a_transaction_after_a_long_silence_begins_with_one_batch() -> None:
+    queue = after_a_transaction()
     queue.begin(ProducerIdentity(7, 1))
-    following = [batch(number) for number in range(2)]
-    for each in following:
-        queue.append(each)
-    assert [b.stamp for b in take_all(queue)] == [(7, 1, 0)]  # the leader knows nothing of that epoch
+    for number in range(2):
+        queue.append(batch(number))
+    assert [each.stamp for each in take_all(queue, 2 * KNOWN_FOR_MS)] == [(7, 1, 0)]
 
 
 @pytest.mark.parametrize(

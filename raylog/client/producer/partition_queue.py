@@ -45,7 +45,8 @@ under this producer id.
 **Transactions.** With a transactional id the epoch is the coordinator's and the partition never
 changes it: a batch that is given up fails the transaction, and what waits behind it is dropped with
 it. The next transaction begins with an idle queue (``begin``), from sequence 0 if its epoch is
-another one.
+another one. Its first batch need not go alone where the leader has taken batches of the same
+producer id: it takes no sequence but 0 as the first of an epoch then.
 
 Invariants (``check``): serials ascend through in flight, then pending; 0 <= in flight <=
 max_in_flight; sequences of the batches that have one ascend without overlap up to
@@ -166,10 +167,13 @@ class PartitionQueue:
         """A transaction under this identity: all sequences start over if it is another one."""
         assert self.is_transactional and not self.in_flight, f"{len(self.in_flight)} in flight of the last transaction"
         assert not any(batch.has_sequence for batch in self.pending), "a batch of the last transaction waits"
+        self._is_known = (
+            self._is_known and self.identity is not None and self.identity.producer_id == identity.producer_id
+        )
         self.identity = identity
         self.next_sequence = 0
         self.failures = 0
-        self._recovering = self._is_known = False
+        self._recovering = False
         self._acknowledged_beyond = []
 
     # -------------------------------------------------------------- sending
@@ -270,8 +274,9 @@ class PartitionQueue:
     def give_up(self, batch: ProducerBatch) -> None:
         """Forget a batch that will not be sent again. See ``pop_lost``."""
         (self.in_flight if batch in self.in_flight else self.pending).remove(batch)
-        if batch.has_sequence and not self.is_transactional:
-            self._epoch_change_due = True
+        if batch.has_sequence:
+            self._is_known = False
+            self._epoch_change_due |= not self.is_transactional
         self._row_shrank()
 
     def pop_lost(self) -> list[ProducerBatch]:
