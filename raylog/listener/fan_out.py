@@ -183,7 +183,7 @@ class FanOut:
 
         timeout_ms = asked.waits_ms + SLACK_MS
         heard = request.guarded(heard)
-        self._routed(request, owner)
+        self._routed(request, owner, asked)
         self._owners.pass_on(owner, request, asked.end, heard, timeout_ms=timeout_ms, is_produce=True)
         return True
 

@@ -140,7 +140,7 @@ class Fetches:
 
         timeout_ms = asked.waits_ms + SLACK_MS
         heard = request.guarded(heard)
-        self._routed(request, owner)
+        self._routed(request, owner, asked)
         cancel = self.owners.pass_on(owner, request, asked.end, heard, timeout_ms=timeout_ms, is_produce=False)
         request.on_close(lambda _: cancel())
         return True

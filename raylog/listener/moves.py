@@ -8,6 +8,11 @@ it moves that connection again, unless the host served it for long.
 
 A connection with TLS stays at the listener, because its keys are in this process.
 
+Hosts ask no authorizer. Where there is one, a connection takes along what it has been allowed on its
+way there (``Grant``), and comes back with the first request for anything else. When the authorizer
+may decide otherwise, all that was granted is revoked, and each connection comes back with its next
+request. A host that has lost its Broker closes the connections that need grants.
+
 Connections that have moved count toward ``max.connections``. They outlive the Broker: when it dies
 the host continues to serve them. A request that the host doesn't serve then ends the connection, as
 the death of its broker would have.
@@ -17,12 +22,13 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
 from raylog.listener.owners import Owner, Owners
-from raylog.wire.moved_connections import Channel, Message, Moved, connect
+from raylog.listener.raw_forward import OnePartition
+from raylog.wire.moved_connections import Channel, Grant, Message, Moved, Revoked, connect
 from raylog.wire.private import DoorOpened, OpenDoor
 from raylog.wire.request import Request
 from raylog.wire.server import Server
@@ -34,19 +40,24 @@ PATIENCE: Final = 4
 """How many requests in a row must go to one host before their connection moves there."""
 RETURNS_COUNTED_MAX: Final = 4
 OPEN_TIMEOUT_MS: Final = 5_000
+GRANTS_MAX: Final = 64
+"""A connection that needs more of them stays at the listener."""
 
 
 class _Route:
     """Where a connection's requests go: the last ``count`` in a row, up to request number ``last``,
-    went to one host.
+    went to one host. ``grants``: what they were allowed in that edition of the authorizer; None
+    where nobody was asked.
     """
 
-    __slots__ = ("count", "last", "owner")
+    __slots__ = ("count", "edition", "grants", "last", "owner")
 
-    def __init__(self, owner: Owner, last: int) -> None:
+    def __init__(self, owner: Owner, last: int, edition: int, grants: set[Grant] | None) -> None:
         self.owner = owner
         self.last = last
         self.count = 1
+        self.edition = edition
+        self.grants = grants
 
 
 class _Host:
@@ -59,29 +70,48 @@ class _Host:
         self.there: set[int] = set()
 
 
+def _nobody(_: Request) -> bool:
+    return False
+
+
 class ConnectionMoves:
-    """``server`` returns the listener for clients, once there is one."""
+    """``server`` returns the listener for clients, once there is one. ``is_judged`` may be set; it
+    says whether an authorizer is asked about a request.
+    """
 
     def __init__(self, owners: Owners) -> None:
         self.server: Server
+        self.is_judged: Callable[[Request], bool] = _nobody
         self.are_held = False  # no connection moves
         self._owners = owners
         self._hosts: dict[Owner, _Host] = {}
         self._last_number = 0
+        self._edition = 0  # of what the authorizer decides
 
-    def routed(self, request: Request, owner: Owner) -> None:
-        """Count a request for one partition that is about to be forwarded; its connection may move
-        once it is answered.
+    def routed(self, request: Request, owner: Owner, asked: OnePartition) -> None:
+        """Count a request for one partition that is allowed and about to be forwarded; its
+        connection may move once it is answered.
         """
         if self.are_held:
             return
         connection = request.connection
+        grant = (request.api_key, asked.named, asked.transactional_id)
         route: _Route | None = connection.route
-        if route is None or route.last + 1 != connection.requests or route.owner != owner:
-            connection.route = _Route(owner, connection.requests)
+        if (
+            route is None
+            or route.last + 1 != connection.requests
+            or route.owner != owner
+            or route.edition != self._edition
+        ):
+            grants = {grant} if self.is_judged(request) else None
+            connection.route = _Route(owner, connection.requests, self._edition, grants)
             return
         route.last += 1
         route.count += 1
+        if route.grants is not None:
+            route.grants.add(grant)
+            if len(route.grants) > GRANTS_MAX:
+                return
         if route.count < PATIENCE << 4 * min(connection.came_back, RETURNS_COUNTED_MAX) or connection.is_leaving:
             return
         if not connection.may_leave:
@@ -91,6 +121,15 @@ class ConnectionMoves:
             self._open(owner)
         elif host.channel is not None:
             connection.leave(partial(self._hand_over, host, connection))
+
+    def revoke(self) -> None:
+        """The authorizer may decide otherwise from now on. A host that can't be told loses its
+        channel, and closes what it was granted.
+        """
+        self._edition += 1
+        for owner, host in list(self._hosts.items()):
+            if host.channel is not None and not host.channel.send(Revoked()):
+                self._close(owner)
 
     def keep(self, living: Collection[Owner]) -> None:
         """Close the channels to all other processes."""
@@ -130,16 +169,25 @@ class ConnectionMoves:
     # ------------------------------------------------------------------ connections
 
     def _hand_over(self, host: _Host, connection: ServerConnection, sock: socket.socket, pending: bytes) -> bool:
+        route: _Route = connection.route
         self._last_number += 1
-        moved = Moved(self._last_number, pending, connection.principal, connection.listener, connection.came_back)
+        moved = Moved(
+            self._last_number,
+            pending,
+            connection.principal,
+            connection.listener,
+            connection.came_back,
+            None if route.grants is None else tuple(route.grants),
+        )
         with sock:
-            if host.channel is None or not host.channel.send(moved, sock):
+            if route.edition != self._edition or host.channel is None or not host.channel.send(moved, sock):
                 return False
         host.there.add(moved.number)
         self.server.connections_elsewhere += 1
         return True
 
     def _heard(self, host: _Host, message: Message, sock: socket.socket | None) -> None:
+        assert not isinstance(message, Revoked), "a host doesn't decide about grants"
         if message.number in host.there:
             host.there.discard(message.number)
             self.server.connections_elsewhere -= 1

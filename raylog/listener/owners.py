@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.kafka import table
 from raylog.kafka.context import RequestContext
+from raylog.listener.raw_forward import OnePartition
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection, OnReply
 from raylog.wire.handshake import Peer
@@ -33,8 +34,8 @@ OPEN_TIMEOUT_MS = 5_000
 PRODUCE = table.PRODUCE.key
 NO_REPLY = -1  # the correlation id of requests that cannot be cancelled
 
-Routed = Callable[[Request, "Owner"], None]
-"""Called before a request is forwarded unchanged to a single owner."""
+Routed = Callable[[Request, "Owner", OnePartition], None]
+"""Called before a request for one partition is forwarded unchanged to a single owner."""
 Send = Callable[[Connection, OnReply], int]
 """Sends a request and returns its correlation id."""
 
@@ -47,7 +48,7 @@ class Owner(NamedTuple):
     endpoint: Endpoint
 
 
-def unmoved(request: Request, owner: Owner) -> None:
+def unmoved(request: Request, owner: Owner, asked: OnePartition) -> None:
     """The default where connections do not move to owners (``raylog.listener.moves``)."""
 
 

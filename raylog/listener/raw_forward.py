@@ -26,6 +26,7 @@ import struct
 import uuid
 from typing import Final, NamedTuple
 
+from raylog.records.batch import ATTRIBUTES_LOW_POSITION, TRANSACTIONAL_MASK
 from raylog.wire.framing import Buffer
 
 PRODUCE_FLEXIBLE: Final = 9
@@ -66,6 +67,15 @@ class OnePartition(NamedTuple):
 
 class NotSimpleError(Exception):
     """The request is not simple and has to be decoded."""
+
+
+def is_transactional(records: Buffer | None) -> bool:
+    """Whether the batch that they are, or begin with, belongs to a transaction."""
+    return (
+        records is not None
+        and len(records) > ATTRIBUTES_LOW_POSITION
+        and bool(records[ATTRIBUTES_LOW_POSITION] & TRANSACTIONAL_MASK)
+    )
 
 
 def produced(frame: Buffer, version: int, position: int) -> OnePartition | None:

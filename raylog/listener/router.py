@@ -108,6 +108,7 @@ class Router:
         self.server.on_read = budget.answers_read
         self._guard.protect(self.server)
         self._moves.server = self.server
+        self._moves.is_judged = self._guard.judges
 
     def _server(self, fetches: Fetches, ports: Sequence[Port], cluster_id: str, stages: Sequence[Stage]) -> Server:
         apis = table.serving(ServerKind.BROKER, self._handlers(fetches))
@@ -173,8 +174,9 @@ class Router:
         current limits.
         """
         self._take_limits()
-        self._guard.follow()
-        self._moves.are_held = self._guard.is_on  # a host does not ask an authorizer
+        if self._guard.follow():
+            self._moves.revoke()
+        self._moves.are_held = self._guard.logs_permissions
         living = {
             Owner(node, actor.incarnation, actor.endpoint)
             for node, actor in self._routes.image.actors.items()

@@ -19,9 +19,9 @@ ByPrincipal = dict[str, dict[AclBinding, None]]
 
 
 class Acls:
-    """``by_id`` has each ACL once."""
+    """``by_id`` has each ACL once. ``changes`` counts what was added and removed."""
 
-    __slots__ = ("_lengths", "_literal", "_prefixed", "by_id", "ids")
+    __slots__ = ("_lengths", "_literal", "_prefixed", "by_id", "changes", "ids")
 
     def __init__(self, acls: Mapping[uuid.UUID, AclBinding] | None = None) -> None:
         self.by_id: dict[uuid.UUID, AclBinding] = {}
@@ -29,6 +29,7 @@ class Acls:
         self._literal: dict[tuple[Resource, str], ByPrincipal] = {}
         self._prefixed: dict[tuple[Resource, str], ByPrincipal] = {}
         self._lengths: dict[Resource, dict[int, int]] = {}
+        self.changes = 0
         for id, acl in (acls or {}).items():
             self.add(id, acl)
 
@@ -48,6 +49,7 @@ class Acls:
 
     def add(self, id: uuid.UUID, acl: AclBinding) -> None:
         assert id not in self.by_id and acl not in self.ids, f"{acl} is there already"
+        self.changes += 1
         self.by_id[id] = acl
         self.ids[acl] = id
         kept = self._kept(acl)
@@ -59,6 +61,7 @@ class Acls:
 
     def remove(self, id: uuid.UUID) -> None:
         acl = self.by_id.pop(id)
+        self.changes += 1
         del self.ids[acl]
         kept = self._kept(acl)
         key = (acl.resource, acl.name)

@@ -28,6 +28,7 @@ from raylog.errors import ClusterError
 from raylog.kafka.chain import Stage
 from raylog.kafka.context import EXTERNAL
 from raylog.kafka.table import FETCH, PRODUCE
+from raylog.listener.raw_forward import is_transactional
 from raylog.replication.context import HostConfig
 from raylog.replication.events import FetchPartitionResult, FetchReply, ProducePartitionResult, ProduceReply
 from raylog.server.usual_requests import HEADER_BYTES, UsualFetch, UsualProduce, usual_fetch, usual_produce
@@ -37,7 +38,7 @@ from raylog.wire.frames import RequestHeader, decode_request_header
 from raylog.wire.framing import LARGE_FRAME_BYTES, Buffer
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import LISTENER_LIMITS, idle_limit
-from raylog.wire.moved_connections import Channel, ChannelListener, Ended, Message, Moved
+from raylog.wire.moved_connections import Channel, ChannelListener, Ended, Grant, Message, Moved, Revoked
 from raylog.wire.request import Request
 from raylog.wire.server import Server
 from raylog.wire.server_connection import ServerConnection
@@ -89,7 +90,8 @@ class Door:
         self._broker = broker_of(node_id)
         self._listener: ChannelListener | None = None
         self._channels: set[Channel] = set()
-        self._is_shut = False  # there is an authorizer, which is asked at the Broker alone
+        self._guests: set[_DoorConnection] = set()
+        self._needs_broker = False  # it asks the authorizer
         self.server = Server(
             dict.fromkeys((PRODUCE.key, FETCH.key), _not_by_the_table),
             connection=partial(_DoorConnection, self),
@@ -105,9 +107,8 @@ class Door:
 
     def configured(self, config: HostConfig) -> None:
         """Go by what the brokers' configs say now."""
-        self._is_shut = bool(config.authorizer_class_name)
-        for connection in list(self.server.connections) if self._is_shut else ():
-            connection.close()
+        self._needs_broker = bool(config.authorizer_class_name)
+        self._close_lost()
         self.server.limits = replace(
             LISTENER_LIMITS,
             idle_timeout_ms=idle_limit(config.connections_max_idle_ms),
@@ -131,9 +132,6 @@ class Door:
         if not _is_broker(request.connection.peer, self._broker):
             request.refuse(ClusterError("only this host's Broker may move connections to it"))
             return
-        if self._is_shut:
-            request.refuse(ClusterError("connections stay with their Broker, which asks the authorizer"))
-            return
         if self._listener is None:
             self.server.begin()
             self._listener = ChannelListener(self._accepted)
@@ -141,15 +139,33 @@ class Door:
 
     def _accepted(self, sock: socket.socket) -> None:
         def heard(message: Message, moved: socket.socket | None) -> None:
-            assert isinstance(message, Moved) and moved is not None, f"a Broker doesn't say {message}"
-            if self._is_shut:
-                moved.close()
-                channel.send(Ended(message.number))
+            if isinstance(message, Revoked):
+                for each in self._guests:
+                    each.revoked()
                 return
+            assert isinstance(message, Moved) and moved is not None, f"a Broker doesn't say {message}"
             self.server.adopt(moved, message.pending, partial(_prepare, channel, message))
 
-        channel = Channel(sock, heard, lambda: self._channels.discard(channel))
+        def closed() -> None:
+            self._channels.discard(channel)
+            self._close_lost()
+
+        channel = Channel(sock, heard, closed)
         self._channels.add(channel)
+
+    def came(self, guest: _DoorConnection) -> None:
+        """A connection is on its way, or there, until it ends."""
+        self._guests.add(guest)
+        guest.on_lost(partial(self._guests.discard, guest))
+
+    def may_stay(self, guest: _DoorConnection) -> bool:
+        """False without its Broker, where that may have to revoke something."""
+        return not guest.has_lost_its_broker or not (self._needs_broker or guest.is_judged)
+
+    def _close_lost(self) -> None:
+        for each in list(self._guests):
+            if not self.may_stay(each):
+                each.close()
 
     def has_room(self, bytes_max: int) -> bool:
         """Whether clients have read so much of their answers that another one of that size may be
@@ -218,13 +234,32 @@ class _DoorConnection(ServerConnection):
         self._fetches: _Known[UsualFetch] = _Known()
         self._channel: Channel
         self._moved: Moved
+        self._grants: tuple[Grant, ...] | None = None
+        self._is_revoked = False
 
     def came_by(self, channel: Channel, moved: Moved) -> None:
         self._channel = channel
         self._moved = moved
+        self._grants = moved.grants
         self.principal, self.listener = moved.principal, moved.listener
         self.came_back = moved.came_back
         self.on_lost(self._say_ended)
+        self._door.came(self)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether its client may do only what it was granted."""
+        return self._grants is not None
+
+    @property
+    def has_lost_its_broker(self) -> bool:
+        return not self._channel.is_open
+
+    def revoked(self) -> None:
+        """Serve nothing more of what comes. What is under way stays."""
+        self._grants = ()
+        self._is_revoked = True
+        self._produces, self._fetches = _Known(), _Known()
 
     def frame_received(self, frame: memoryview) -> None:
         data: memoryview | bytes = bytes(frame) if len(frame) <= LARGE_FRAME_BYTES else frame
@@ -242,6 +277,8 @@ class _DoorConnection(ServerConnection):
         """
         usual = self._produces.like(data)
         if usual is None or (records := usual.records_of(data)) is None:
+            return False
+        if self._grants is not None and not usual.grant[2] and is_transactional(records):
             return False
         host = self._door.host
         if self._may_answer_at_once and (result := host.append_at_once(usual, records)) is not None:
@@ -280,12 +317,16 @@ class _DoorConnection(ServerConnection):
         if spoken is None or header.version not in spoken:
             return False
         if header.api_key == PRODUCE.key:
-            self._produces.add(usual_produce(data, header, position, self._door.host.led))
+            self._produces.add(self._granted(usual_produce(data, header, position, self._door.host.led)))
             return self._produced_again(data)
         if header.api_key == FETCH.key:
-            self._fetches.add(usual_fetch(data, header, position, self._door.host.led))
+            self._fetches.add(self._granted(usual_fetch(data, header, position, self._door.host.led)))
             return self._fetched_again(data)
         return False
+
+    def _granted(self, usual: Usual | None) -> Usual | None:
+        """None for what the Broker has not allowed."""
+        return usual if usual is None or self._grants is None or usual.grant in self._grants else None
 
     def _answered(self, answer: list[Buffer]) -> None:
         """Without a request that is kept until then."""
@@ -299,7 +340,11 @@ class _DoorConnection(ServerConnection):
         self._dispatch(handler, header, None, len(data), data, usual.header_end)
 
     def _turn_back(self, frame: memoryview) -> None:
-        came_back = 0 if self.requests >= LONG_STAY else self._moved.came_back + 1
+        came_back = self._moved.came_back + 1
+        if self.requests >= LONG_STAY:
+            came_back = 0
+        elif self._is_revoked:  # not for what it asks
+            came_back -= 1
 
         def hand_over(sock: socket.socket, pending: bytes) -> bool:
             back = replace(self._moved, pending=pending, came_back=came_back)

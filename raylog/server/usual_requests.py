@@ -38,6 +38,7 @@ from raylog.types import TopicIdPartition
 from raylog.wire.encoding import varint
 from raylog.wire.frames import RequestHeader
 from raylog.wire.framing import JOIN_BYTES_MAX, Buffer
+from raylog.wire.moved_connections import Grant
 
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
@@ -60,7 +61,7 @@ Led = Callable[[str | uuid.UUID, int], TopicIdPartition | None]
 
 class UsualProduce:
     """A Produce of one partition, and all that begin with the same bytes. ``header_end``: of the
-    header's fixed part.
+    header's fixed part. ``grant``: what it needs where there is an authorizer.
     """
 
     __slots__ = (
@@ -73,6 +74,7 @@ class UsualProduce:
         "_varies_at",
         "acks",
         "client_id",
+        "grant",
         "header_end",
         "id",
         "start",
@@ -88,6 +90,7 @@ class UsualProduce:
         self.id = id
         version = self.version = header.version
         self.acks = parsed.acks
+        self.grant: Grant = (self.key, parsed.named, parsed.transactional_id)
         self._timeout_ms = parsed.waits_ms
         self._membership = produce.membership(parsed.transactional_id, version)
         self._varies_at = parsed.varies_at
@@ -158,6 +161,7 @@ class UsualFetch:
         "_varies_at",
         "bytes_max",
         "client_id",
+        "grant",
         "header_end",
         "id",
         "start",
@@ -173,6 +177,7 @@ class UsualFetch:
         self.header_end = header_end
         self.id = id
         self.bytes_max = parsed.bytes_max
+        self.grant: Grant = (self.key, parsed.named, "")
         version = self.version = header.version
         at = self._varies_at = parsed.varies_at
         self._api = bytes(frame[:API_BYTES])

@@ -8,9 +8,11 @@ connection comes back the same way.
 
 ::
 
-    message = one datagram of SOCK_SEQPACKET: "M" or "E", a msgpack map of ``Moved`` or ``Ended``; with the descriptor of a ``Moved``
+    message = one datagram of SOCK_SEQPACKET: "M", "E" or "R", a msgpack map of ``Moved``, ``Ended`` or ``Revoked``;
+              with the descriptor of a ``Moved``
 
     the Broker → the host    Moved: go on with it
+                             Revoked: what was granted to those that have moved is not granted any more
     the host → the Broker    Moved: it asks for something else, its request is in ``pending``
                              Ended: its client has closed it
 
@@ -55,12 +57,19 @@ more.
 _credentials = struct.Struct("iII")  # process, user, group
 
 
+Grant = tuple[int, bytes, str]
+"""What an authorizer has allowed: an API's key, a topic as the client's requests write it, and a
+transactional id, empty for none.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Moved:
     """A connection that changes hands. ``number`` names it on its channel; ``came_back`` counts how
     often it has come back.
 
     ``principal`` and ``listener``: who its client has proved to be, and where it came in.
+    ``grants``: all that the client may ask for; None where nobody has to allow it anything.
     """
 
     number: int
@@ -68,6 +77,14 @@ class Moved:
     principal: str
     listener: str
     came_back: int = 0
+    grants: tuple[Grant, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The authorizer may decide otherwise from now on: whatever a connection asks for, its Broker
+    has to be asked first.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +94,8 @@ class Ended:
     number: int
 
 
-Message = Moved | Ended
-_TAGS: Final[dict[type[Message], bytes]] = {Moved: b"M", Ended: b"E"}
+Message = Moved | Ended | Revoked
+_TAGS: Final[dict[type[Message], bytes]] = {Moved: b"M", Ended: b"E", Revoked: b"R"}
 OnMessage = Callable[[Message, socket.socket | None], None]
 
 

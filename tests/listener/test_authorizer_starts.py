@@ -15,16 +15,11 @@ from raw_requests import batch, eventually
 
 from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
-from raylog.errors import RaylogError
-from raylog.listener.moves import PATIENCE
 from raylog.security.permissions import Operation
 from raylog.server.broker_server import BrokerServer
 from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, node_id
-from raylog.wire.connection import Connection
-from raylog.wire.handshake import Peer
-from raylog.wire.private import OpenDoor
 
 pytestmark = pytest.mark.core
 BROKERS = (0, 1)
@@ -55,72 +50,16 @@ def write(client: Client, number: int = 0) -> ErrorCode:
     return ErrorCode(answer.error_code)
 
 
-def test_connections_come_back_from_the_hosts_and_stay(running: InProcessCluster) -> None:
+def test_connections_come_back_from_the_hosts_to_be_asked_about(running: InProcessCluster) -> None:
     for broker in BROKERS:
         in_force, plain = handlers(running, broker)
         assert in_force is plain, "without an authorizer nothing stands before a handler"
     moved = Client(running, 0)
     eventually(lambda: write(moved) is ErrorCode.none and at_doors(running), "the connection to move")
     set_configs(running)
-    eventually(lambda: not moved.connection.is_open, "the connection at the host has ended")
-    assert not at_doors(running)
+    eventually(lambda: write(moved) is OF_TOPIC, "the Broker asks the authorizer")
+    assert not at_doors(running) and moved.connection.is_open
     moved.close()
-    clients = Clients(running)
-    eventually(lambda: write(clients._client) is OF_TOPIC, "the Broker asks the authorizer")
-    clients.grant(topic(Operation.WRITE))
-    for _ in range(3 * PATIENCE):
-        assert write(clients._client) is ErrorCode.none
-    assert not at_doors(running) and clients._client.connection.is_open
-    clients.close()
-    with pytest.raises(RaylogError, match="asks the authorizer"):
-        open_door(running)
-
-
-def open_door(running: InProcessCluster) -> None:
-    """As a Broker would that doesn't know of the authorizer."""
-    node, host = next(
-        (node, server)
-        for node, server in running.launcher.servers.items()
-        if isinstance(server, ReplicaServer) and node >> 16 == 0
-    )
-
-    async def ask() -> None:
-        connection = await Connection.open(
-            host._endpoint,
-            secret=running.address.secret,
-            cluster_id=running.address.cluster_id,
-            caller=Peer(node_id(node >> 16, BROKER_SLOT), 1),
-        )
-        try:
-            await connection.request(OpenDoor(), timeout_ms=5_000)
-        finally:
-            connection.close()
-
-    running.run(ask())
-
-
-def test_a_host_turns_away_a_connection_that_was_on_its_way(running: InProcessCluster) -> None:
-    moved = Client(running, 0)
-    eventually(lambda: write(moved) is ErrorCode.none and at_doors(running), "a channel to the host")
-    second = Client(running, 0)
-    host = next(server for server in running.launcher.servers.values() if _has_door(server))
-    host.door._is_shut = True  # the Broker does not know yet
-    eventually(lambda: _is_turned_away(second), "the connection has ended at the host")
-    assert len(at_doors(running)) <= 1
-    for each in (moved, second):
-        each.close()
-
-
-def _has_door(server: Any) -> bool:
-    return isinstance(server, ReplicaServer) and bool(server.door.server.connections)
-
-
-def _is_turned_away(client: Client) -> bool:
-    try:
-        assert write(client) is ErrorCode.none
-    except RaylogError:
-        return True
-    return False
 
 
 def test_an_acl_is_in_force_on_every_broker(running: InProcessCluster) -> None:

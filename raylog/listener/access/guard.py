@@ -37,6 +37,7 @@ class Guard:
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
         self._authorizer: Authorizer | None = None
+        self._changes = 0  # of the ACLs, when ``follow`` was called last
         self._server: Server
         self._plain: dict[int, Handler]
         self._guarded: dict[int, Handler]
@@ -51,17 +52,28 @@ class Guard:
     def is_on(self) -> bool:
         return self._authorizer is not None
 
-    def follow(self) -> None:
-        """Go by the image as it is now."""
+    @property
+    def logs_permissions(self) -> bool:
+        """Whether each permission has its line in the log, for which each request has to be seen."""
+        return self.is_on and logger.isEnabledFor(logging.DEBUG)
+
+    def follow(self) -> bool:
+        """Go by the image as it is now. Returns whether any decision may be another one."""
         image = self._image()
+        known, changes = self._authorizer, self._changes
+        self._changes = image.acls.changes
         found = security_configs.authorizer_of(image.broker_configs)
         if found is None:
             self._authorizer = None
-        else:
-            known = self._authorizer
-            if known is None or known.acls is not image.acls or (known.super_users, known.allows_everyone) != found:
-                self._authorizer = Authorizer(image.acls, *found)
+        elif known is None or known.acls is not image.acls or (known.super_users, known.allows_everyone) != found:
+            self._authorizer = Authorizer(image.acls, *found)
         self._server.handlers = self._guarded if self.is_on else self._plain
+        return self._authorizer is not known or (self.is_on and self._changes != changes)
+
+    def judges(self, request: Request) -> bool:
+        """Whether the authorizer is asked about this request."""
+        authorizer = self._authorizer
+        return authorizer is not None and not authorizer.is_super_user(request.context.principal)
 
     def access(self, request: Request) -> Access | None:
         """What the request's client may do; None for somebody who may do everything."""

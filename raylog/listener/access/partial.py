@@ -36,9 +36,6 @@ from raylog.wire.request import Request
 
 GROUP_DENIED: Final = ErrorCode.group_authorization_failed
 TRANSACTION_DENIED: Final = ErrorCode.transactional_id_authorization_failed
-TRANSACTIONAL_AT: Final = 22
-"""Where a batch has the byte of attributes with the bit that says that it is transactional."""
-TRANSACTIONAL: Final = 0x10
 ALTERS_ONE: Final = {2: (Resource.TOPIC, TOPIC_DENIED), 32: (Resource.GROUP, GROUP_DENIED)}
 """Kinds of resources with configs that have ACLs of their own; those of all others are the cluster's."""
 
@@ -56,13 +53,13 @@ def produce(access: Access, request: Request) -> Any:
         asked = raw_forward.produced(request.frame, request.version, request.position)
         if asked is not None:
             records = request.frame[asked.records_at : asked.records_end]
-            if _may_write_in(access, asked.transactional_id, _is_transactional(records)) and access.may_on_topic(
-                Operation.WRITE, asked.topic
-            ):
+            if _may_write_in(
+                access, asked.transactional_id, raw_forward.is_transactional(records)
+            ) and access.may_on_topic(Operation.WRITE, asked.topic):
                 return None
     body = request.body
     batches = (part.records for topic in body.topic_data for part in topic.partition_data)
-    if not _may_write_in(access, body.transactional_id, any(map(_is_transactional, batches))):
+    if not _may_write_in(access, body.transactional_id, any(map(raw_forward.is_transactional, batches))):
         return denied(table.PRODUCE, request, TRANSACTION_DENIED)
     return _PRODUCED_TOPICS(access, request)
 
@@ -71,10 +68,6 @@ def _may_write_in(access: Access, transactional_id: str | None, is_transactional
     if not transactional_id:
         return not is_transactional
     return access.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
-
-
-def _is_transactional(records: Any) -> bool:
-    return records is not None and len(records) > TRANSACTIONAL_AT and bool(records[TRANSACTIONAL_AT] & TRANSACTIONAL)
 
 
 # ------------------------------------------------------------------ groups
