@@ -187,7 +187,9 @@ def dump_log(*files: Path, deep: bool = True) -> str:
 
 
 class ApacheKafka:
-    """KRaft brokers that are controllers too, on loopback. ``properties`` are added to every broker's."""
+    """KRaft brokers that are controllers too, on loopback. ``properties`` are added to every broker's. ``protocols``: of
+    further listeners of each broker, beside the plain one; they have their protocols' names.
+    """
 
     def __init__(
         self,
@@ -198,6 +200,7 @@ class ApacheKafka:
         heap: str = HEAP,
         jvm_options: Sequence[str] = (),
         version: str = VERSION,
+        protocols: Sequence[str] = (),
     ) -> None:
         assert brokers in (1, 3), f"{brokers} brokers: a quorum here has one or three"
         self.version = version
@@ -208,14 +211,19 @@ class ApacheKafka:
         self._own_folder = folder is None
         self.folder = Path(tempfile.mkdtemp(prefix="apache-kafka-")) if folder is None else folder
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        ports = _free_ports(2 * brokers)
-        self.ports = dict(zip(self.broker_ids, ports[:brokers], strict=True))
-        self._controller_ports = dict(zip(self.broker_ids, ports[brokers:], strict=True))
+        ports = iter(_free_ports((2 + len(protocols)) * brokers))
+        self.ports = dict(zip(self.broker_ids, ports, strict=False))
+        self._controller_ports = dict(zip(self.broker_ids, ports, strict=False))
+        self._protocol_ports = {each: dict(zip(self.broker_ids, ports, strict=False)) for each in protocols}
         self._cluster_id = encode_id(new_id())
 
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def bootstrap_of(self, protocol: str) -> str:
+        """Of a further listener."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._protocol_ports[protocol].values())
 
     @property
     def pids(self) -> dict[int, int]:
@@ -351,14 +359,17 @@ class ApacheKafka:
     def _format(self, broker: int) -> None:
         voters = ",".join(f"{each}@127.0.0.1:{port}" for each, port in self._controller_ports.items())
         factor = str(len(self.broker_ids))
+        further = "".join(f",{each}://127.0.0.1:{ports[broker]}" for each, ports in self._protocol_ports.items())
         properties = {
             "process.roles": "broker,controller",
             "node.id": str(broker),
             "controller.quorum.voters": voters,
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.ports[broker]},CONTROLLER://127.0.0.1:{self._controller_ports[broker]}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.ports[broker]}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.ports[broker]},CONTROLLER://127.0.0.1:{self._controller_ports[broker]}{further}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.ports[broker]}{further}",
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(
+                ["CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", *(f"{each}:{each}" for each in self._protocol_ports)]
+            ),
             "log.dirs": str(self.data_folder(broker)),
             "offsets.topic.replication.factor": factor,
             "transaction.state.log.replication.factor": factor,

@@ -8,6 +8,7 @@ from the assignment to the last record, on a client whose connections and metada
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -19,7 +20,9 @@ AHEAD = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 1}
 class ConfluentKafkaReader:
     """Reads one partition from its beginning, over and over."""
 
-    def __init__(self, bootstrap: str, topic: str, count: int, *, isolation_level: str = "read_committed") -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, count: int, *, isolation_level: str = "read_committed", **options: Any
+    ) -> None:
         self.count = count
         self._start = TopicPartition(topic, 0, 0)
         self._consumer = Consumer(
@@ -32,6 +35,7 @@ class ConfluentKafkaReader:
                 "log_level": 0,
             }
             | AHEAD
+            | options
         )
 
     def rate(self) -> float:

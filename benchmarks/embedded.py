@@ -41,10 +41,15 @@ def layout_of(options: argparse.Namespace) -> str:
 
 
 class EmbeddedCluster:
-    """A running cluster between ``with`` and its end. ``replicas_per_actor``: of topics that ``create_topic`` makes, None: auto."""
+    """A running cluster between ``with`` and its end. ``replicas_per_actor``: of topics that ``create_topic`` makes, None: auto.
+    ``configs``: static ones, ``listeners`` among them.
+    """
 
-    def __init__(self, brokers: int = 3, *, replicas_per_actor: int | None = None) -> None:
+    def __init__(
+        self, brokers: int = 3, *, replicas_per_actor: int | None = None, configs: Mapping[str, Any] | None = None
+    ) -> None:
         self.brokers = brokers
+        self._configs = configs
         self._layout = {} if replicas_per_actor is None else {"replicas.per.actor": replicas_per_actor}
         self.folder = Path(tempfile.mkdtemp(prefix="rlb"))
         self._ray_folder = os.environ.get("RAY_TMPDIR")
@@ -58,7 +63,9 @@ class EmbeddedCluster:
     def __enter__(self) -> Self:
         os.environ["RAY_TMPDIR"] = str(self.folder)
         try:
-            self._cluster = raylog.init(self.folder / "data", brokers=self.brokers, ray_address="local")
+            self._cluster = raylog.init(
+                self.folder / "data", brokers=self.brokers, configs=self._configs, ray_address="local"
+            )
         except BaseException:
             self._clean()
             raise

@@ -94,7 +94,7 @@ class RaylogProducer:
 class ConfluentKafka:
     """The ``produce`` loop, against any server that speaks Kafka's protocol."""
 
-    def __init__(self, bootstrap: str, topic: str, values: Sequence[bytes], acks: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, values: Sequence[bytes], acks: str, **options: Any) -> None:
         self._topic = topic
         self._values = values
         self._failures: list[str] = []
@@ -111,6 +111,7 @@ class ConfluentKafka:
             "log_level": 0,
             "delivery.report.only.error": True,
             "on_delivery": lambda error, _: self._failures.append(str(error)),
+            **options,
         }
         self._producer = ConfluentKafkaProducer(config)
         self._producer.produce(topic, values[0], None, 0)
