@@ -5,6 +5,7 @@ else needs packages that are large, so each comes with an extra::
 
     raylog[arrow]    pyarrow and uvloop: Arrow tables for producers and consumers, at full speed
     raylog[ray]      the servers: init, arrange, raylog up, and finding a cluster through Ray
+    raylog[oauth]    listeners that verify signed tokens (OAUTHBEARER): PyJWT and cryptography
     raylog[data]     raylog.data: Ray Data and Ray Train
     raylog[spark]    raylog.spark on a session of the user's own: PySpark and a Java
     raylog[raydp]    raylog.spark.init, a session on the cluster's Ray: RayDP, and a PySpark that it runs
@@ -18,7 +19,9 @@ from importlib.util import find_spec
 from raylog.errors import MissingExtraError
 
 _EXTRA_OF = {
+    "cryptography": "oauth",
     "grpc": "ray",
+    "jwt": "oauth",
     "pandas": "data",
     "pyarrow": "arrow",
     "pyspark": "spark",

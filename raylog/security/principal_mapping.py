@@ -27,7 +27,7 @@ RULES: Final = "ssl.principal.mapping.rules"
 DEFAULT: Final = "DEFAULT"
 _rule = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,\s*|$)")
 _group = re.compile(r"\\(.)|\$(\d+)|\\|\$", re.DOTALL)
-_unprintable = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PrincipalMapping:
         """The principal's name. Raises ProtocolError if no rule applies, or the name cannot be a
         principal's.
         """
-        if _unprintable.search(distinguished_name):
+        if UNPRINTABLE.search(distinguished_name):
             raise ProtocolError(f"a certificate with a control character in its subject ({distinguished_name[:200]!r})")
         for rule in self._rules or [None]:
             name = distinguished_name if rule is None else rule.apply(distinguished_name)
