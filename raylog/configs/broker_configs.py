@@ -43,7 +43,6 @@ SASL_REAUTH = "connections.max.reauth.ms"
 SASL_FAILURE_DELAY = "connection.failed.authentication.delay.ms"
 _OTHER_MECHANISMS = {
     "GSSAPI": "Kerberos is not spoken: use SCRAM-SHA-512, whose users `raylog users` keeps",
-    "OAUTHBEARER": "tokens of OAuth are not there yet: use SCRAM-SHA-512",
 }
 
 BrokerConfigs = Mapping[int | None, Mapping[str, str]]

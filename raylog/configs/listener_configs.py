@@ -1,8 +1,9 @@
 """The settings of a broker's listeners, under Kafka's names. A start takes them; they are kept on the
 disks of the broker, for its owner's eyes only, and are not among the configs that clients see.
 
-Each of ``ssl.*`` may have ``listener.name.<name>.`` in front, with the listener's name in lower case;
-it then goes before the plain one for that listener. ``raylog.wire.tls`` reads them.
+Each of ``sasl.oauthbearer.*`` and ``ssl.*`` may have ``listener.name.<name>.`` in front, with the listener's name in lower case;
+it then goes before the plain one for that listener. ``raylog.wire.oauth_config`` and ``raylog.wire.tls``
+read them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,36 @@ class ListenerConfig:
 LISTENER_CONFIGS: Mapping[str, ListenerConfig] = {
     PROTOCOLS: ListenerConfig(
         "each protocol by its own name", "the security protocol of each listener: `NAME:PROTOCOL`, a comma list"
+    ),
+    "sasl.oauthbearer.clock.skew.seconds": ListenerConfig(
+        "30", "how far the clocks of the issuer and of the broker may differ"
+    ),
+    "sasl.oauthbearer.expected.audience": ListenerConfig(
+        "", "whom a token has to be for, one of a comma list; empty: anybody, with a warning"
+    ),
+    "sasl.oauthbearer.expected.issuer": ListenerConfig("", "who has to have issued a token; empty: any issuer"),
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": ListenerConfig("3600000", "how often the keys are read"),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": ListenerConfig(
+        "10000", "the longest wait after keys could not be read"
+    ),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": ListenerConfig(
+        "100", "the first wait after keys could not be read; it doubles each time"
+    ),
+    "sasl.oauthbearer.jwks.endpoint.truststore.location": ListenerConfig(
+        "the system's authorities", "a PEM file of the authorities that the URL of the keys is trusted by"
+    ),
+    "sasl.oauthbearer.jwks.endpoint.url": ListenerConfig(
+        "", "where the issuer's keys are: `https://…` or `file:///…`; needs `raylog[oauth]`"
+    ),
+    "sasl.oauthbearer.ray.token.enable": ListenerConfig(
+        "true", "whether a client that shows the Ray cluster's own token is `User:ray`"
+    ),
+    "sasl.oauthbearer.scope.claim.name": ListenerConfig(
+        "scope", "the claim that holds a token's scopes, which have to be texts, none of them empty or repeated"
+    ),
+    "sasl.oauthbearer.sub.claim.name": ListenerConfig("sub", "the claim that holds the user's name"),
+    "sasl.oauthbearer.unsecured.jwt.enable": ListenerConfig(
+        "false", "whether tokens that nobody has signed are taken: **anybody can be any user**; for tests"
     ),
     "ssl.cipher.suites": ListenerConfig(
         "OpenSSL's", "suites by their standard names; those of TLS 1.3 all three or none, which leaves TLS 1.2"

@@ -21,8 +21,13 @@ _NO_TOKENS = "delegation tokens are not there yet"
 _USERS = "users and passwords are those of `raylog users`, for PLAIN too"
 _KERBEROS = "Kerberos is not spoken: use SCRAM-SHA-512, whose users `raylog users` keeps"
 _SASL = (
-    "only sasl.enabled.mechanisms, connections.max.reauth.ms and connection.failed.authentication.delay.ms are there"
+    "only sasl.enabled.mechanisms, sasl.oauthbearer.*, connections.max.reauth.ms and "
+    "connection.failed.authentication.delay.ms are there"
 )
+_LISTENER_SETTINGS_OF_TOKENS = (
+    "a start takes it; it can't be changed while the broker runs, which reads the keys of tokens anew by itself"
+)
+_CLIENTS_TOKENS = "clients fetch tokens; a broker shows none to anybody"
 _SHARE_GROUPS = "share groups are not there yet"
 _QUORUM = "the controllers' quorum and its log take care of it themselves"
 _AS_READ = "a coordinator reads its partition batch by batch"
@@ -118,7 +123,13 @@ REFUSED: Mapping[str, str] = {
     "reserved.broker.max.id": "brokers are numbered by the cluster, without a gap for numbers of their own",
     "sasl.jaas.config": _USERS,
     "sasl.kerberos.*": _KERBEROS,
-    "sasl.oauthbearer.*": "tokens of OAuth are not there yet",
+    "sasl.oauthbearer.*": _LISTENER_SETTINGS_OF_TOKENS,
+    "sasl.oauthbearer.assertion.*": _CLIENTS_TOKENS,
+    "sasl.oauthbearer.client.credentials.*": _CLIENTS_TOKENS,
+    "sasl.oauthbearer.jwt.retriever.class": _CLIENTS_TOKENS,
+    "sasl.oauthbearer.jwt.validator.class": "there are no classes of that kind",
+    "sasl.oauthbearer.scope": _CLIENTS_TOKENS,
+    "sasl.oauthbearer.token.endpoint.url": _CLIENTS_TOKENS,
     "sasl.*": _SASL,
     "security.inter.broker.protocol": _INSIDE,
     "security.providers": _PYTHONS_TLS,

@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from raylog.configs.broker_configs import SASL_MECHANISMS
 from raylog.configs.server_properties import ServerProperties
 from raylog.disks.small_files import read_text, remove_file, replace_file
 from raylog.errors import ConfigError
-from raylog.wire.listeners import Listeners, checked, listeners_of, listeners_of_brokers
+from raylog.security.sasl import OAUTHBEARER
+from raylog.wire.listeners import Listeners, check_tokens, checked, listeners_of, listeners_of_brokers
 
 LISTENERS_FILE = "listeners.json"
 T = TypeVar("T")
@@ -28,9 +30,15 @@ T = TypeVar("T")
 def wanted_listeners(
     brokers: int, listeners: Sequence[str] | None, advertised: Sequence[str] | None, configs: ServerProperties
 ) -> list[Listeners | None]:
-    """Those of each broker; None: what it had. Reads their certificates. Raises ConfigError."""
+    """Those of each broker; None: what it had. Reads their certificates and keys. Raises
+    ConfigError, and MissingExtraError.
+    """
     told = (listeners or configs.listeners, advertised or configs.advertised_listeners)
-    return checked(listeners_of_brokers(brokers, *told, configs.listener_configs))
+    found = checked(listeners_of_brokers(brokers, *told, configs.listener_configs))
+    if OAUTHBEARER in configs.configs.get(SASL_MECHANISMS, ""):
+        for listeners_of_one in filter(None, found):
+            check_tokens(listeners_of_one)
+    return found
 
 
 def listener_lines(listeners: Listeners | None) -> list[str]:

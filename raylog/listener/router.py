@@ -16,8 +16,10 @@ can step down.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial as bound
 from typing import Any
 
 from raylog.clock import MachineClock
@@ -42,14 +44,17 @@ from raylog.listener.response_budget import ResponseBudget
 from raylog.listener.routes import Routes
 from raylog.listener.topic_creation import TopicCreator
 from raylog.metadata.image import MetadataImage
+from raylog.security.sasl import OAUTHBEARER
 from raylog.types import Endpoint
-from raylog.wire import sasl
+from raylog.wire import oauth_config, sasl
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import LISTENER_LIMITS, NEVER, Limits, bytes_limit, idle_limit
 from raylog.wire.ports import Port
 from raylog.wire.request import Handler, Request
 from raylog.wire.sasl import FAILURE_DELAY_MS, SaslAuthenticator
 from raylog.wire.server import Server
+
+logger = logging.getLogger("raylog.broker")
 
 
 class Router:
@@ -95,7 +100,7 @@ class Router:
         self._sasl = SaslAuthenticator(lambda: self._routes.image.credentials, key=secret)
         for port in ports:
             if port.has_sasl:
-                port.connection = self._sasl.connection
+                port.connection = bound(self._sasl.connection, tokens=port.tokens)
         budget = ResponseBudget(lambda: self.server)
         fetches = Fetches(
             self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
@@ -207,10 +212,25 @@ class Router:
     def _take_sasl(self, value: Callable[..., int]) -> None:
         authenticator = self._sasl
         configs, broker_id = self._routes.image.broker_configs, self._routes.broker_id
-        authenticator.mechanisms = broker_configs.listed(configs, broker_id, broker_configs.SASL_MECHANISMS)
+        before, authenticator.mechanisms = (
+            authenticator.mechanisms,
+            broker_configs.listed(configs, broker_id, broker_configs.SASL_MECHANISMS),
+        )
+        if OAUTHBEARER in authenticator.mechanisms and OAUTHBEARER not in before:
+            self._warn_of_no_tokens()
         authenticator.reauth_ms = value(broker_configs.SASL_REAUTH, 0)
         authenticator.failure_delay_ms = value(broker_configs.SASL_FAILURE_DELAY, FAILURE_DELAY_MS)
         authenticator.credentials_changed()
+
+    def _warn_of_no_tokens(self) -> None:
+        for port in self.server.ports:
+            if port.has_sasl and (port.tokens is None or not port.tokens.takes_any):
+                logger.warning(
+                    "listener %s does not offer %s: %s is not set, and there is no Ray token that it takes",
+                    port.listener,
+                    OAUTHBEARER,
+                    oauth_config.URL,
+                )
 
     async def stop(self, *, grace_s: float = 1.0) -> None:
         """Close the listener and everything behind it."""

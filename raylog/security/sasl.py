@@ -38,7 +38,8 @@ from typing import Final
 from raylog.security.scram import ITERATIONS_MIN, CredentialKey, ScramCredential, ScramMechanism, has_password, salt_of
 
 PLAIN: Final = "PLAIN"
-MECHANISMS: Final = (*(mechanism.sasl_name for mechanism in ScramMechanism), PLAIN)
+OAUTHBEARER: Final = "OAUTHBEARER"  # raylog.security.bearer
+MECHANISMS: Final = (*(mechanism.sasl_name for mechanism in ScramMechanism), PLAIN, OAUTHBEARER)
 TOKEN_BYTES_MAX: Final = 16 * 1024
 
 Credentials = Mapping[CredentialKey, ScramCredential]

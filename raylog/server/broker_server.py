@@ -36,6 +36,7 @@ from raylog.server.lock_wait import once_unlocked
 from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
 from raylog.types import Endpoint, broker_of
+from raylog.wire.bearer_tokens import BearerTokens
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import Limits
 from raylog.wire.listeners import Listeners, NamedListener, default_listeners
@@ -58,14 +59,15 @@ class BrokerServer:
         listeners: Listeners | None = None,
         limits: Limits | None = None,
         stages: Sequence[Stage] = (),
+        ray_token: str | None = None,
     ) -> None:
         """``node_is_leaving`` says whether this process's node is about to go; it may block, and is
         called in a thread.
 
         ``listeners``: instead of those that the disk names. ``limits``: of the outside listeners.
-        ``stages`` run before every handler of any listener.
+        ``stages`` run before every handler of any listener. ``ray_token``: the Ray's own; None: none.
 
-        Raises ConfigError if the certificates of a listener can't be used.
+        Raises ConfigError if the certificates of a listener can't be used, and MissingExtraError.
         """
         self._spec = spec
         self._ask_notice = node_is_leaving
@@ -95,7 +97,7 @@ class BrokerServer:
         self._answering: asyncio.Task[None] | None = None
         self.router: Router | None = None
         self._certificates = CertificateWatch()
-        self._ports = [self._port(each) for each in self._listeners.each]
+        self._ports = [self._port(each, ray_token) for each in self._listeners.each]
         if self._ports:
             self.router = Router(
                 broker_id=broker_of(spec.node_id),
@@ -125,6 +127,8 @@ class BrokerServer:
             for each in self._advertised:
                 logger.info("Kafka clients reach this broker at %s://%s", each.name, each.endpoint)
             self._certificates.start()
+            for tokens in self._tokens:
+                tokens.start()
         self._session.start()
         if self._ask_notice is not None:
             self._watch = asyncio.create_task(self._await_notice(self._ask_notice))
@@ -154,11 +158,19 @@ class BrokerServer:
             if each.is_advertised and port.endpoint is not None
         )
 
-    def _port(self, listener: NamedListener) -> Port:
-        tls = self._listeners.tls_of(listener)
+    @property
+    def _tokens(self) -> list[BearerTokens]:
+        return [port.tokens for port in self._ports if port.tokens is not None]
+
+    def _port(self, listener: NamedListener, ray_token: str | None) -> Port:
+        tls, oauth = self._listeners.tls_of(listener), self._listeners.oauth_of(listener)
         if tls is None:
-            return Port(listener.name, listener.bind, has_sasl=listener.protocol.has_sasl)
-        return self._certificates.port(listener.name, listener.bind, tls, has_sasl=listener.protocol.has_sasl)
+            port = Port(listener.name, listener.bind, has_sasl=listener.protocol.has_sasl)
+        else:
+            port = self._certificates.port(listener.name, listener.bind, tls, has_sasl=listener.protocol.has_sasl)
+        if oauth is not None:
+            port.tokens = BearerTokens(oauth, ray_token=ray_token)
+        return port
 
     @property
     def image(self) -> MetadataImage | None:
@@ -196,6 +208,8 @@ class BrokerServer:
 
     async def _close_router(self, *, grace_s: float) -> None:
         await self._certificates.stop()
+        for tokens in self._tokens:
+            await tokens.stop()
         if self._answering is not None:
             self._answering.cancel()
         if self.router is not None:

@@ -63,6 +63,7 @@ class InProcessLauncher:
         }
         self.servers: dict[int, Any] = {}
         self.listeners = plaintext(Endpoint("127.0.0.1", 0))  # of a Broker that is started for the first time
+        self.ray_token: str | None = None  # what Brokers take for the Ray's own
         self._outside: dict[int, Endpoint] = {}  # where Kafka clients reach a Broker, by node
         self._bound: dict[int, Listeners] = {}  # by node
         self._succeeded: list[Any] = []  # by another of their node: a controller that died had begun to start them
@@ -80,7 +81,8 @@ class InProcessLauncher:
         """Its outside listeners are where ``listeners`` says at first, and where they were when it
         is started again.
         """
-        return BrokerServer(spec, listeners=self._bound.get(spec.node_id) or self.listeners)
+        listeners = self._bound.get(spec.node_id) or self.listeners
+        return BrokerServer(spec, listeners=listeners, ray_token=self.ray_token)
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
         """Called in a thread, as with Ray; returns when the server listens."""
@@ -170,6 +172,7 @@ class InProcessCluster:
         racks: Sequence[str] | None = None,
         replica_server: Build | None = None,
         listeners: Listeners | None = None,
+        ray_token: str | None = None,
     ) -> None:
         self.folder = folder
         self._disks = _format(folder, brokers, disks, racks)
@@ -179,6 +182,7 @@ class InProcessCluster:
         self.launcher = InProcessLauncher(self.loop)
         if listeners is not None:
             self.launcher.listeners = listeners
+        self.launcher.ray_token = ray_token
         if replica_server is not None:
             self.launcher.build_replicas(replica_server)
         alone = len(self._homes) == 1
@@ -354,16 +358,18 @@ def cluster(
     folder: Path | None = None,
     replica_server: Build | None = None,
     listeners: Listeners | None = None,
+    ray_token: str | None = None,
 ) -> Iterator[InProcessCluster]:
     """A running cluster of that many logical brokers, of that many disks each, and controllers.
     ``racks``: one per broker.
 
     ``replica_server`` makes the hosts of replicas, where they shall not be plain
     ``ReplicaServer``s. ``listeners`` are those of each broker: any free port of 127.0.0.1 if none
-    are given. At the end it is stopped, and its temporary folder deleted.
+    are given. ``ray_token``: what Brokers take for the Ray's own. At the end it is stopped, and its
+    temporary folder deleted.
     """
     home = folder or Path(tempfile.mkdtemp(prefix="raylog-"))
-    running = InProcessCluster(home, brokers, controllers, disks, racks, replica_server, listeners)
+    running = InProcessCluster(home, brokers, controllers, disks, racks, replica_server, listeners, ray_token)
     try:
         running.start()
         yield running

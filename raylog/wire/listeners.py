@@ -24,7 +24,9 @@ from dataclasses import dataclass, field
 from raylog.errors import ConfigError
 from raylog.security.protocols import SecurityProtocol
 from raylog.types import Endpoint
+from raylog.wire.oauth_config import OAUTH, URL, OAuthConfig
 from raylog.wire.tls import TlsConfig
+from raylog.wire.token_keys import check_keys
 
 KAFKA_PORT = 9092
 NONE = "none"
@@ -56,8 +58,8 @@ class NamedListener:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """All of one broker; none: no outside listener. ``configs`` are their settings (``ssl.*``,
-    ``listener.*``) by name, sorted; some are secret.
+    """All of one broker; none: no outside listener. ``configs`` are their settings
+    (``sasl.oauthbearer.*``, ``ssl.*``, ``listener.*``) by name, sorted; some are secret.
     """
 
     each: tuple[NamedListener, ...] = ()
@@ -77,6 +79,10 @@ class Listeners:
     def tls_of(self, listener: NamedListener) -> TlsConfig | None:
         """What TLS needs on that listener; None where it has none."""
         return TlsConfig.of(dict(self.configs), listener.name) if listener.protocol.has_tls else None
+
+    def oauth_of(self, listener: NamedListener) -> OAuthConfig | None:
+        """What OAUTHBEARER needs on that listener; None where it has no SASL."""
+        return OAuthConfig.of(dict(self.configs), listener.name) if listener.protocol.has_sasl else None
 
 
 def plaintext(bind: Endpoint, advertised: Endpoint | None = None) -> Listeners:
@@ -167,14 +173,25 @@ def listeners_of_brokers(
 
 def checked(found: list[Listeners | None]) -> list[Listeners | None]:
     """The same, after their certificates and keys were read, which are files of this machine.
-    Raises ConfigError.
+    Raises ConfigError, or MissingExtraError where a package is missing that they need.
     """
     for listeners in filter(None, found):
         for each in listeners.each:
             tls = listeners.tls_of(each)
             if tls is not None:
                 tls.context()
+            oauth = listeners.oauth_of(each)
+            if oauth is not None:
+                check_keys(oauth)
     return found
+
+
+def check_tokens(listeners: Listeners) -> None:
+    """Whether each listener with SASL takes tokens of some kind. Raises ConfigError."""
+    for each in listeners.each:
+        oauth = listeners.oauth_of(each)
+        if oauth is not None and not (oauth.where or oauth.takes_ray_token or oauth.takes_unsecured):
+            raise ConfigError(f"listener {each.name} takes no tokens for OAUTHBEARER: set {URL}")
 
 
 def parse_endpoint(name: str, text: str, *, lowest_port: int) -> Endpoint:
@@ -253,9 +270,12 @@ def _protocol(protocols: Mapping[str, SecurityProtocol], name: str) -> SecurityP
 
 def _check_settings(listeners: Listeners) -> None:
     """Whether each setting belongs to a listener that goes by it. Raises ConfigError."""
-    with_tls = [each for each in listeners.each if each.protocol.has_tls]
-    for each in with_tls:
+    with_tls, with_sasl = (
+        [each for each in listeners.each if getattr(each.protocol, what)] for what in ("has_tls", "has_sasl")
+    )
+    for each in listeners.each:
         listeners.tls_of(each)
+        listeners.oauth_of(each)
     prefixes = {f"listener.name.{each.name.lower()}.": each.protocol for each in listeners.each}
     for name, _ in listeners.configs:
         if name == PROTOCOLS:
@@ -265,7 +285,10 @@ def _check_settings(listeners: Listeners) -> None:
             raise ConfigError(
                 f"{name} is for a listener that is not there: {', '.join(each.name for each in listeners.each)}"
             )
-        if not with_tls or (prefix is not None and not prefixes[prefix].has_tls):
+        is_sasls = name.removeprefix(prefix or "").startswith(OAUTH)
+        having, what, example = (with_sasl, "SASL", "SASL_SSL") if is_sasls else (with_tls, "TLS", "SSL")
+        if not having or (prefix is not None and prefixes[prefix] not in {each.protocol for each in having}):
             raise ConfigError(
-                f"{name} is for listeners with TLS, and {'none' if not with_tls else 'this one'} has it: name one SSL"
+                f"{name} is for listeners with {what}, and {'none' if not having else 'this one'} has it: "
+                f"name one {example}"
             )

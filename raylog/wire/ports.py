@@ -18,6 +18,7 @@ from typing import Any
 
 from raylog.errors import ClusterError
 from raylog.types import Endpoint
+from raylog.wire.bearer_tokens import BearerTokens
 
 logger = logging.getLogger("raylog.wire")
 
@@ -29,8 +30,8 @@ class Port:
     """Where a server listens. ``wanted``: port 0 is any free one. ``ssl``: who connects speaks TLS,
     and has ``handshake_timeout_s`` for its handshake. ``principal_of`` returns who is at the other
     end of such a connection, or raises ProtocolError. ``has_sasl``: clients authenticate by SASL,
-    and TLS does not say who they are. ``connection`` makes the connections of this listener, if they
-    are not the server's usual ones.
+    and TLS does not say who they are; ``tokens`` are those that OAUTHBEARER takes there.
+    ``connection`` makes the connections of this listener, if they are not the server's usual ones.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Port:
         has_sasl: bool = False,
     ) -> None:
         self.listener = listener
+        self.tokens: BearerTokens | None = None
         self.has_sasl = has_sasl
         self.connection: Callable[[Any], Any] | None = None
         self.wanted = wanted

@@ -6,10 +6,12 @@ KIP-368), and what all of one listener share.
     stage          takes                            then
     ------------   ------------------------------   -----------------------------------------------------------------
     HANDSHAKE      ApiVersions, SaslHandshake       EXCHANGE; without that mechanism: the list, and the connection ends
-    EXCHANGE       SaslAuthenticate; raw tokens     CHECKING (PLAIN), AUTHENTICATED or FAILED; another request is answered
-                   after SaslHandshake v0           ILLEGAL_SASL_STATE, and the connection ends
-    CHECKING       nothing                          AUTHENTICATED or FAILED
+    EXCHANGE       SaslAuthenticate; raw tokens     CHECKING (PLAIN, OAUTHBEARER), AUTHENTICATED or FAILED; another request is
+                   after SaslHandshake v0           answered ILLEGAL_SASL_STATE, and the connection ends
+    CHECKING       nothing                          AUTHENTICATED, REJECTED or FAILED
     AUTHENTICATED  every request                    EXCHANGE by a SaslHandshake, where sessions have an end
+    REJECTED       nothing                          the answer to a token of OAUTHBEARER, later, and EXCHANGE, where the
+                                                    next message fails
     FAILED         nothing                          the answer, later, and the end
 
 What a stage does not take ends the connection. A stage that is not AUTHENTICATED is left within
@@ -20,8 +22,9 @@ the check took cannot be seen. A connection has one attempt. While ``FAILURES_OF
 of one address wait for their answer, no further client of that address may begin; so it has as many
 guesses per delay, with however many connections.
 
-Sessions. With ``reauth_ms`` a session ends so long after it began, and a client authenticates anew
-before, as the same user by the same mechanism. The first request after the end, other than
+Sessions. With ``reauth_ms`` a session ends so long after it began, and one of OAUTHBEARER ends with
+its token; whichever is earlier. A client authenticates anew before, as the same user by the same
+mechanism. The first request after the end, other than
 SaslHandshake, ends the connection. A credential that is removed ends the connections that it opened
 (``SaslAuthenticator.credentials_changed``); one that is replaced does not.
 
@@ -37,7 +40,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
@@ -45,7 +48,9 @@ from kio.schema.errors import ErrorCode
 from raylog.errors import ProtocolError
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal
+from raylog.security.bearer import Bearer, BearerDone, BearerExchange, RejectedTokenError
 from raylog.security.sasl import (
+    OAUTHBEARER,
     PLAIN,
     TOKEN_BYTES_MAX,
     AuthenticationError,
@@ -59,6 +64,7 @@ from raylog.security.sasl import (
     ScramExchange,
 )
 from raylog.security.scram import CredentialKey, ScramMechanism
+from raylog.wire.bearer_tokens import BearerTokens
 from raylog.wire.frames import decode_request_body, decode_request_header, encode_response
 from raylog.wire.request import Request
 from raylog.wire.server_connection import ServerConnection
@@ -73,6 +79,7 @@ FAILURE_DELAY_MS: Final = 100  # where nothing else is configured
 CHECKS_MAX: Final = 2
 """Passwords that are hashed at a time; each takes a thread for milliseconds."""
 BEFORE_BYTES_MAX: Final = TOKEN_BYTES_MAX + 1024  # of a frame before authentication
+SESSION_MS_MAX: Final = 365 * 24 * 3_600_000  # clients compute with the nanoseconds of what they are told
 _HANDSHAKE: Final = table.SASL_HANDSHAKE.key
 _AUTHENTICATE: Final = table.SASL_AUTHENTICATE.key
 _BEFORE: Final = (table.API_VERSIONS.key, _HANDSHAKE)
@@ -82,8 +89,9 @@ _NOT_EXPECTED: Final = "SaslAuthenticate request received after successful authe
 class _SaslStage(enum.Enum):
     HANDSHAKE = "before the handshake"
     EXCHANGE = "during authentication"
-    CHECKING = "while a password is checked"
+    CHECKING = "while a password or token is checked"
     AUTHENTICATED = "after authentication"
+    REJECTED = "after its token was refused"
     FAILED = "after authentication failed"
 
 
@@ -108,12 +116,14 @@ class SaslAuthenticator:
         self._nobody = NobodysCredentials(key)
         self._connections: dict[CredentialKey, set[SaslConnection]] = {}
 
-    def connection(self, server: Server) -> SaslConnection:
-        """A connection of that server, as it makes them."""
-        return SaslConnection(server, self)
+    def connection(self, server: Server, tokens: BearerTokens | None = None) -> SaslConnection:
+        """A connection of that server, as it makes them. ``tokens``: those that its listener takes."""
+        return SaslConnection(server, self, tokens)
 
-    def exchange(self, mechanism: str) -> Exchange:
+    def exchange(self, mechanism: str) -> Exchange | BearerExchange:
         """Begin one; the mechanism is one of ``MECHANISMS``."""
+        if mechanism == OAUTHBEARER:
+            return BearerExchange()
         if mechanism == PLAIN:
             return PlainExchange(self._credentials(), self._nobody)
         scram = next(each for each in ScramMechanism if each.sasl_name == mechanism)
@@ -151,15 +161,16 @@ class SaslAuthenticator:
 class SaslConnection(ServerConnection):
     """One client. ``principal`` is ``User:<name>`` once it has authenticated."""
 
-    def __init__(self, server: Server, authenticator: SaslAuthenticator) -> None:
+    def __init__(self, server: Server, authenticator: SaslAuthenticator, tokens: BearerTokens | None = None) -> None:
         super().__init__(server)
         self.frame_bytes_max = BEFORE_BYTES_MAX
         self._authenticator = authenticator
+        self._tokens = tokens
         self._stage = _SaslStage.HANDSHAKE
         self._mechanism = ""
-        self._exchange: Exchange | None = None
+        self._exchange: Exchange | BearerExchange | None = None
         self._is_raw = False  # tokens come without a request around them
-        self._done: Done | None = None  # who it is
+        self._done: Done | BearerDone | None = None  # who it is
         self._expires_at: float | None = None
         self._begun_at = 0.0
 
@@ -217,15 +228,25 @@ class SaslConnection(ServerConnection):
         super().sweep(now)
 
     def closed(self, reason: Exception | None) -> None:
-        if self._done is not None:
-            self._authenticator.forget(self, self._done)
+        self._forget(self._done)
         super().closed(reason)
+
+    def _forget(self, done: Done | BearerDone | None) -> None:
+        if isinstance(done, Done):
+            self._authenticator.forget(self, done)
 
     # -------------------------------------------------------------- authenticating
 
+    @property
+    def _mechanisms(self) -> tuple[str, ...]:
+        """Those that are enabled, and can succeed at this listener."""
+        takes_tokens = self._tokens is not None and self._tokens.takes_any
+        return tuple(each for each in self._authenticator.mechanisms if each != OAUTHBEARER or takes_tokens)
+
     def begin_exchange(self, request: Request) -> None:
         """Answer SaslHandshake."""
-        if self._stage is _SaslStage.AUTHENTICATED and not self._authenticator.reauth_ms:
+        has_no_end = not self._authenticator.reauth_ms and self._expires_at is None
+        if self._stage is _SaslStage.AUTHENTICATED and has_no_end:
             _refuse(request, ErrorCode.illegal_sasl_state)
             return
         if self._stage not in (
@@ -234,7 +255,7 @@ class SaslConnection(ServerConnection):
         ):  # it came while a stage held the one before
             self.refused(SaslStateError(f"a SaslHandshake {self._stage.value}"))
             return
-        mechanism, enabled = request.body.mechanism, self._authenticator.mechanisms
+        mechanism, enabled = request.body.mechanism, self._mechanisms
         host = self.peername.rpartition(":")[0]
         if self._done is not None and mechanism != self._mechanism:
             self._end(request, ErrorCode.illegal_sasl_state, "it changes the mechanism of its session")
@@ -280,6 +301,11 @@ class SaslConnection(ServerConnection):
             case Check():
                 self._stage = _SaslStage.CHECKING
                 self.server.spawn(self._check(request, step, now))
+            case Bearer():
+                self._stage = _SaslStage.CHECKING
+                self.server.spawn(self._check_token(request, step, now))
+            case _:
+                assert_never(step)
 
     async def _check(self, request: Request | None, check: Check, began: float) -> None:
         async with self._authenticator.checks:
@@ -293,25 +319,46 @@ class SaslConnection(ServerConnection):
         else:
             self._fail(request, AuthenticationError("a wrong name or password"), began)
 
-    def _succeed(self, request: Request | None, done: Done, began: float) -> None:
+    async def _check_token(self, request: Request | None, bearer: Bearer, began: float) -> None:
+        assert self._tokens is not None, "OAUTHBEARER is offered where there are tokens"
+        try:
+            done = await self._tokens.verify(bearer, self._authenticator.checks)
+        except AuthenticationError as error:
+            if not (self.lost or self.shut):
+                self._reject(request, error, began)
+            return
+        if not (self.lost or self.shut):
+            self._succeed(request, done, began)
+
+    def _succeed(self, request: Request | None, done: Done | BearerDone, began: float) -> None:
         before = self._done
         if before is not None and before.user != done.user:
             self._fail(request, AuthenticationError(f"it is not user {before.user!r} any more"), began)
             return
-        if not self._authenticator.admit(self, done):
+        if isinstance(done, Done) and not self._authenticator.admit(self, done):
             self._fail(request, AuthenticationError(f"the password of user {done.user!r} has just changed"), began)
             return
-        if before is not None and before.mechanism is not done.mechanism:
-            self._authenticator.forget(self, before)
+        if isinstance(before, Done) and isinstance(done, Done) and before.mechanism is not done.mechanism:
+            self._forget(before)
         self._done, self._exchange = done, None
         self._stage = _SaslStage.AUTHENTICATED
         self.frame_bytes_max = self.server.limits.request_bytes_max
         self.principal = f"User:{done.user}"
         self._contexts.clear()  # those of ApiVersions were nobody's
-        lifetime_ms = self._authenticator.reauth_ms
-        self._expires_at = self.loop.time() + lifetime_ms / 1000 if lifetime_ms else None
+        lifetime_ms = self._begin_session(done)
         logger.debug("%s is user %r, by %s", self.peername, done.user, self._mechanism)
         self._give(request, done.reply, lifetime_ms)
+
+    def _begin_session(self, done: Done | BearerDone) -> int:
+        """When it ends; the milliseconds that the client is told, 0: never."""
+        reauth_ms, of_token = self._authenticator.reauth_ms, done if isinstance(done, BearerDone) else None
+        told = [reauth_ms / 1000] if reauth_ms else []
+        ends = list(told)
+        if of_token is not None and of_token.expires_in_s is not None and of_token.ends_in_s is not None:
+            told.append(of_token.expires_in_s)
+            ends.append(of_token.ends_in_s)
+        self._expires_at = self.loop.time() + min(ends) if ends else None
+        return max(1, min(int(min(told) * 1000), SESSION_MS_MAX)) if told else 0
 
     def _give(self, request: Request | None, token: bytes, lifetime_ms: int = 0) -> None:
         if request is None:
@@ -324,19 +371,41 @@ class SaslConnection(ServerConnection):
     def _fail(self, request: Request | None, error: AuthenticationError, began: float) -> None:
         """Say so when the delay is over, and close; a raw token has no answer that would say it."""
         self._stage = _SaslStage.FAILED
+        told = error.told if isinstance(error, RejectedTokenError) else _failed(self._mechanism, self._done)
+
+        def answer() -> None:
+            if request is not None:
+                _refuse(request, ErrorCode.sasl_authentication_failed, told)
+            self.close()
+
+        self._after_delay(error, began, answer)
+
+    def _reject(self, request: Request | None, error: AuthenticationError, began: float) -> None:
+        """Say so in OAUTHBEARER's words when the delay is over; the client's next message fails."""
+        self._stage = _SaslStage.REJECTED
+
+        def answer() -> None:
+            assert isinstance(self._exchange, BearerExchange), self._exchange
+            if self.lost or self.shut:
+                return
+            self._stage = _SaslStage.EXCHANGE
+            self._give(request, self._exchange.reject())
+
+        self._after_delay(error, began, answer)
+
+    def _after_delay(self, error: AuthenticationError, began: float, answer: Callable[[], None]) -> None:
+        """Answer a failure. Until then it counts for the client's address, even if it hangs up."""
         host, failing = self.peername.rpartition(":")[0], self._authenticator.failing
         logger.info("authentication of %s by %s failed: %s", self.peername, self._mechanism, error)
         failing[host] += 1
 
-        def answer() -> None:
+        def over() -> None:
             failing[host] -= 1
             if not failing[host]:
                 del failing[host]
-            if request is not None:
-                _refuse(request, ErrorCode.sasl_authentication_failed, _failed(self._mechanism, self._done))
-            self.close()
+            answer()
 
-        self.loop.call_at(began + self._authenticator.failure_delay_ms / 1000, answer)
+        self.loop.call_at(began + self._authenticator.failure_delay_ms / 1000, over)
 
     def _end(self, request: Request, code: ErrorCode, why: str, **more: Any) -> None:
         logger.info("closing the connection of %s: %s", self.peername, why)
@@ -346,7 +415,7 @@ class SaslConnection(ServerConnection):
         self.close()
 
 
-def _failed(mechanism: str, before: Done | None) -> str:
+def _failed(mechanism: str, before: Done | BearerDone | None) -> str:
     """Kafka's words, the same whatever is wrong."""
     what = "authentication" if before is None else "re-authentication"
     return f"Authentication failed during {what} due to invalid credentials with SASL mechanism {mechanism}"
