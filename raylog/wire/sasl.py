@@ -79,7 +79,7 @@ FAILURE_DELAY_MS: Final = 100  # where nothing else is configured
 CHECKS_MAX: Final = 2
 """Passwords that are hashed at a time; each takes a thread for milliseconds."""
 BEFORE_BYTES_MAX: Final = TOKEN_BYTES_MAX + 1024  # of a frame before authentication
-SESSION_MS_MAX: Final = 365 * 24 * 3_600_000  # clients compute with the nanoseconds of what they are told
+SESSION_S_MAX: Final = 365 * 24 * 3_600  # clients compute with the nanoseconds of what they are told
 _HANDSHAKE: Final = table.SASL_HANDSHAKE.key
 _AUTHENTICATE: Final = table.SASL_AUTHENTICATE.key
 _BEFORE: Final = (table.API_VERSIONS.key, _HANDSHAKE)
@@ -358,7 +358,7 @@ class SaslConnection(ServerConnection):
             told.append(of_token.expires_in_s)
             ends.append(of_token.ends_in_s)
         self._expires_at = self.loop.time() + min(ends) if ends else None
-        return max(1, min(int(min(told) * 1000), SESSION_MS_MAX)) if told else 0
+        return max(1, int(min(*told, SESSION_S_MAX) * 1000)) if told else 0
 
     def _give(self, request: Request | None, token: bytes, lifetime_ms: int = 0) -> None:
         if request is None:
