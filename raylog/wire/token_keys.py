@@ -95,7 +95,7 @@ class TokenKeys:
         where = f"listener {self._config.listener}: {self._config.where}"
         try:
             found = await asyncio.to_thread(read_keys, self._config)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever a library says of what an issuer sent: the next try is due all the same
             kept = "no token can be verified" if self._keys is None else "the keys of before count"
             logger.error("%s: the keys of tokens cannot be read, and %s: %s", where, kept, _reason(error))
             return False
