@@ -188,10 +188,11 @@ class BrokerActor(MemberActor):
     def _build(self, spec: ServerSpec) -> RayServer:
         from raylog.actors.malloc_settings import keep_freed_memory
         from raylog.actors.ray_notices import node_is_leaving
+        from raylog.placement.ray_private import clusters_token
         from raylog.server.broker_server import BrokerServer
 
         keep_freed_memory()
-        return BrokerServer(spec, node_is_leaving=node_is_leaving)
+        return BrokerServer(spec, node_is_leaving=node_is_leaving, ray_token=clusters_token())
 
 
 class ControllerActor(ServerActor):

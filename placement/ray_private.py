@@ -76,6 +76,13 @@ def own_token() -> str | None:
     return str(_asked(_token_loader(), "get_raw_token"))
 
 
+def clusters_token() -> str | None:
+    """The token that all processes of this process's Ray share; None if it has none. Kubernetes'
+    tokens are each somebody's own.
+    """
+    return None if is_k8s() else own_token()
+
+
 def is_k8s() -> bool:
     """Whether tokens are Kubernetes', which only Ray's own client knows how to offer: then it's
     asked alone.

@@ -278,3 +278,59 @@ def test_a_ray_that_does_not_answer_or_has_no_cluster_is_named(short_folder: Pat
     assert said["empty"].startswith(f"ClusterError: no cluster runs on the Ray at {where}")
     assert said["mute_again"].startswith(f"RayError: no Ray at {where} (named by this process's connection to Ray)")
     assert said["another"].startswith("RayError: no Ray at 127.0.0.1:1"), "the Ray that it was connected to was taken"
+
+
+# ------------------------------------------------------------------ Ray's token at a listener
+
+JOB_PROGRAM = """
+import ray
+from raylog.security.acl import AclBinding
+from raylog.security.permissions import Operation, PatternType, PermissionType, Resource
+folder, address = sys.argv[1:]
+configs = {
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    "authorizer.class.name": "raylog",
+}
+ports = ["SASL_PLAINTEXT://127.0.0.1:0"]
+cluster = raylog.init(folder, brokers=1, listeners=ports, configs=configs, ray_address=address)
+admin = cluster.admin()
+admin.create_topics([raylog.NewTopic("of-jobs", 1, 1)])
+of_jobs = Resource.TOPIC, "of-jobs", PatternType.LITERAL, "User:ray", "*"
+admin.create_acls([AclBinding(*of_jobs, each, PermissionType.ALLOW) for each in (Operation.WRITE, Operation.DESCRIBE)])
+
+@ray.remote
+def job(bootstrap):
+    from confluent_kafka import Producer
+
+    def shown(token):
+        return {
+            "bootstrap.servers": bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: (token, time.time() + 3600),
+            "message.timeout.ms": 60_000,
+        }
+
+    reports, errors = [], []
+    writing = Producer(shown(os.environ["RAY_AUTH_TOKEN"]))
+    writing.produce("of-jobs", b"by a job", on_delivery=lambda error, _: reports.append(str(error)))
+    writing.flush(60)
+    other = Producer(shown("f" * 64) | {"error_cb": lambda error: errors.append(str(error))})
+    while not errors:
+        other.poll(0.1)
+    return reports, errors[0]
+
+reports, error = ray.get(job.remote(cluster.bootstrap_servers()))
+note(reports=reports, error=error)
+cluster.shutdown()
+"""
+
+
+def test_a_job_is_the_user_ray_by_rays_own_token(short_folder: Path, running_ray: RunningRay) -> None:
+    folder = short_folder / "job"
+    folder.mkdir()
+    done = run_script(folder, JOB_PROGRAM, str(folder / "data"), running_ray.address, **running_ray.environment)
+    assert done.code == 0, done.stdout + done.stderr
+    assert done.facts["reports"] == ["None"], "delivered"
+    assert "invalid_token" in done.facts["error"]
+    assert TOKEN not in done.stdout + done.stderr
