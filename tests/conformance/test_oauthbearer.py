@@ -19,6 +19,7 @@ from raylog.client.sync import AdminClient
 from raylog.security.acl import AclBinding
 from raylog.security.permissions import Operation, PatternType, PermissionType, Resource
 from raylog.testing.in_process import InProcessCluster, cluster
+from raylog.types import TopicPartition
 from raylog.wire.listeners import listeners_of
 
 pytestmark = pytest.mark.conformance
@@ -225,6 +226,39 @@ def test_java_tools_with_a_token_that_nobody_has_signed(running: InProcessCluste
     kafka, config = apache_kafka(), tmp_path / "client.properties"
     config.write_text(f'{JAVA}sasl.jaas.config={MODULE} unsecuredLoginStringClaim_sub="eve";\n')
     by_java_tools(kafka, running.bootstrap_servers("UNSECURED"), topic, config, kafka.VERSION)
+
+
+def test_librdkafka_shows_a_new_token_before_its_session_ends(
+    running: InProcessCluster, bootstrap: str, topic: str
+) -> None:
+    from confluent_kafka import Producer
+
+    grant(running, "frank", topic)
+    shown: list[float] = []
+
+    def show(_: str) -> tuple[str, float]:
+        import time
+
+        shown.append(time.time() + 5)
+        return ISSUER.token(claims("frank", exp=shown[-1])), shown[-1]
+
+    def are_renewed() -> bool:
+        """A session is at most 5 s long."""
+        routers = [running.launcher.servers[broker << 16].router for broker in range(3)]
+        connections = [each for router in routers for each in list(router.server.connections)]
+        return any(each.principal == "User:frank" and each._begun_at - each.opened_at > 6 for each in connections)
+
+    lost: list[Any] = []
+    producer = Producer(of_librdkafka(bootstrap, "") | {"oauth_cb": show, "error_cb": lost.append})
+    sent = 0
+    while not are_renewed():
+        producer.produce(topic, b"x", partition=sent % 3)
+        sent += 1
+        assert producer.flush(60) == 0
+    with AdminClient(running.address) as admin:
+        ends = admin.list_offsets({TopicPartition(topic, number): "latest" for number in range(3)})
+    assert sum(each.offset for each in ends.values()) == sent, "nothing was sent twice over a broken connection"
+    assert not lost and len(shown) > 1, lost
 
 
 def test_a_user_without_an_acl_is_denied_what_its_token_does_not_give(

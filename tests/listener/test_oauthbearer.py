@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from certificates import Authority
+from key_server import KeyServer, body
 from kio.schema.errors import ErrorCode
 from outside import listener, metadata, request
 from raw_requests import eventually
@@ -18,6 +21,7 @@ from raylog.clock import MachineClock
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.wire.listeners import listeners_of
 from raylog.wire.sasl import SaslAuthenticator
+from raylog.wire.token_keys import UNKNOWN_KEY_INTERVAL_S
 
 MECHANISM = "OAUTHBEARER"
 REFUSAL = b'{"status":"invalid_token"}'
@@ -354,6 +358,36 @@ def test_a_session_is_renewed_as_the_same_user_by_the_same_mechanism(client: Ope
     reply = wrong.reply_to(metadata())
     assert not reply.brokers, "it is nobody while it renews its session"
     assert becoming_bob.is_closed() and switching.is_closed() and wrong.is_closed()
+
+
+# ------------------------------------------------------------------ keys of a URL
+
+
+def shown(running: InProcessCluster, token: str) -> bool:
+    """Whether a token is taken."""
+    with SaslClient(listener(running, 0)) as connection:
+        connection.handshake(MECHANISM)
+        return bool(connection.token(message(token)).auth_bytes == b"")
+
+
+def test_keys_of_a_url_count_once_they_can_be_read_and_new_ones_without_a_restart(tmp_path: Path) -> None:
+    authority, after = Authority(tmp_path), Issuer()
+    settings = {
+        OAUTH + "jwks.endpoint.retry.backoff.max.ms": "100",
+        OAUTH + "jwks.endpoint.truststore.location": str(authority.certificate),
+    }
+    with KeyServer(authority.signed("issuer"), body("", 503)) as issuer:
+        settings[OAUTH + "jwks.endpoint.url"] = issuer.url
+        with cluster(brokers=1, listeners=listeners_of("SASL_PLAINTEXT://127.0.0.1:0", None, settings)) as running:
+            enable(running, MECHANISM)
+            assert not shown(running, ISSUER.token()), "there are no keys yet"
+            issuer.answer = body(json.dumps({"keys": ISSUER.jwks()}))
+            eventually(lambda: shown(running, ISSUER.token()), "the keys are read")
+            issuer.answer = body(json.dumps({"keys": [jwk(after.keys["RS256"][1], "next")]}))
+            (port,) = running.launcher.servers[0].router.server.ports
+            port.tokens._keys._begun_at -= UNKNOWN_KEY_INTERVAL_S
+            assert shown(running, after.token(kid="next"))
+            assert not shown(running, ISSUER.token()), "that key was taken away"
 
 
 # ------------------------------------------------------------------ listeners that take none
