@@ -1,1 +1,1 @@
-"""Who a client is and what it may do: values and decisions, without a loop, a socket or a clock."""
+"""Who a client is, what it may do and how much: values and decisions, without a loop, a socket or a clock."""
