@@ -40,6 +40,7 @@ from raylog.cli import (
     produce,
     producer_perf,
     quorum,
+    quotas,
     reassign,
     topics,
     transactions,
@@ -102,6 +103,7 @@ app.add_typer(acls.app, name="acls")
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(users.app, name="users")
+app.add_typer(quotas.app, name="quotas")
 app.add_typer(reassign.app, name="reassign")
 app.command("leader-election")(reaching(leader_election.leader_election))
 app.command("produce")(reaching(produce.produce))

@@ -51,6 +51,7 @@ from raylog.client.producer.deliveries import BatchDelivery, Delivery, OnBatchDe
 from raylog.client.producer.producer import NO_HEADERS, OnDelivery, ProducerCore
 from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.client.security.acls import AclCalls
+from raylog.client.security.quotas import QuotaCalls
 from raylog.client.security.users import UserCalls
 from raylog.client.transactions.transaction import Transaction
 from raylog.errors import ClosedError, RaylogError
@@ -292,7 +293,9 @@ class Producer:
             raise core.no_room(size)
 
 
-class AdminClient(GroupCalls, ActorCalls, ControllerCalls, InspectionCalls, TransactionInspection, AclCalls, UserCalls):
+class AdminClient(
+    GroupCalls, ActorCalls, ControllerCalls, InspectionCalls, TransactionInspection, AclCalls, UserCalls, QuotaCalls
+):
     """Manages topics, configs, offsets and brokers. ``AsyncAdminClient`` describes each call."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:

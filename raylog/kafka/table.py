@@ -301,6 +301,17 @@ DESCRIBE_USER_SCRAM_CREDENTIALS = ApiSpec(
 ALTER_USER_SCRAM_CREDENTIALS = ApiSpec(
     51, "AlterUserScramCredentials", ApiOwner.CONTROLLER, range(1), (_cluster(Operation.ALTER),)
 )
+DESCRIBE_CLIENT_QUOTAS = ApiSpec(
+    48,
+    "DescribeClientQuotas",
+    ApiOwner.CONTROLLER,
+    range(2),
+    (_cluster(Operation.DESCRIBE_CONFIGS),),
+    refused_at=ErrorPlace.OUTERMOST,
+)
+ALTER_CLIENT_QUOTAS = ApiSpec(
+    49, "AlterClientQuotas", ApiOwner.CONTROLLER, range(2), (_cluster(Operation.ALTER_CONFIGS),)
+)
 ELECT_LEADERS = ApiSpec(
     43,
     "ElectLeaders",

@@ -113,8 +113,9 @@ from raylog.metadata.requests import (
 )
 from raylog.metadata.sessions import Session, Sessions
 from raylog.metadata.topic_changes import TopicChanges
-from raylog.metadata.users.credential_decisions import decide_credentials
 from raylog.metadata.users.credential_requests import AlterUserScramCredentials, DescribeUserScramCredentials
+from raylog.metadata.users.decisions import decide_users
+from raylog.metadata.users.quota_requests import AlterClientQuotas, DescribeClientQuotas
 from raylog.timers import Timers
 from raylog.types import BROKER_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
 
@@ -533,6 +534,7 @@ class ActiveController:
                 | DescribeConfigs()
                 | ClusterStatus()
                 | DescribeUserScramCredentials()
+                | DescribeClientQuotas()
             ):
                 self._effects.append(SendControllerReply(token, self._questions.answer(request)))
             case CreateTopics():
@@ -572,8 +574,8 @@ class ActiveController:
             case PlanControllers():
                 failed = self.disks.reasons()
                 self._ledger.answer(token, *decide_plan(self.latest, request, voters=self._voters(), failed=failed))
-            case AlterUserScramCredentials():
-                self._ledger.answer(token, *decide_credentials(self.latest, request))
+            case AlterUserScramCredentials() | AlterClientQuotas():
+                self._ledger.answer(token, *decide_users(self.latest, request))
             case InitProducerId() | AllocateProducerIds():
                 self._ledger.hold(SendControllerReply(token, self._producer_ids.answer(request)))
             case _:

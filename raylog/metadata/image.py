@@ -36,6 +36,8 @@ from raylog.metadata.records import (
     BrokerLeaving,
     BrokerRegistered,
     BrokerUnregistered,
+    ClientQuotaRemoved,
+    ClientQuotaSet,
     ClusterFormatted,
     ControllersPlanned,
     DiskRegistered,
@@ -57,6 +59,7 @@ from raylog.metadata.records import (
     UserScramCredentialSet,
 )
 from raylog.security.acls import Acls
+from raylog.security.quotas import ClientQuotas
 from raylog.security.scram import CredentialKey, ScramCredential
 from raylog.types import BROKER_SLOT, FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, node_id, slot_of
 
@@ -75,6 +78,11 @@ class RemovalKey(NamedTuple):
     topic_id: uuid.UUID
     partition: int
     node_id: int
+
+
+_OfSecurity = (
+    AclCreated | AclDeleted | UserScramCredentialSet | UserScramCredentialRemoved | ClientQuotaSet | ClientQuotaRemoved
+)
 
 
 @dataclass(slots=True)
@@ -97,6 +105,7 @@ class MetadataImage:
     next_producer_id: int
     acls: Acls
     credentials: dict[CredentialKey, ScramCredential]
+    quotas: ClientQuotas
     high_watermarks: dict[TopicIdPartition, HighWatermark]  # lower bounds; not a Broker's
     assigned: dict[int, set[TopicIdPartition]]
     removals_of: dict[int, set[RemovalKey]]
@@ -120,6 +129,7 @@ class MetadataImage:
             next_producer_id=0,
             acls=Acls(),
             credentials={},
+            quotas=ClientQuotas(),
             high_watermarks={},
             assigned={},
             removals_of={},
@@ -154,6 +164,7 @@ class MetadataImage:
             next_producer_id=self.next_producer_id,
             acls=self.acls.copy(),
             credentials=dict(self.credentials),
+            quotas=self.quotas.copy(),
             high_watermarks=dict(self.high_watermarks),
             assigned={node: set(ids) for node, ids in self.assigned.items()},
             removals_of={node: set(keys) for node, keys in self.removals_of.items()},
@@ -222,9 +233,7 @@ class MetadataImage:
             case ActorRegistered():
                 self._add_actor(record)
             case ActorDied():
-                actor = self.actors[record.node_id]
-                assert actor.incarnation == record.incarnation, f"{record} does not name the registered {actor}"
-                self.actors[record.node_id] = replace(actor, alive=False)
+                self._end_actor(record)
             case ActorRemoved():
                 assert not self.needs(record.node_id), f"node {record.node_id} is still needed"
                 del self.actors[record.node_id]
@@ -260,25 +269,24 @@ class MetadataImage:
             case ControllersPlanned():
                 self.planned_controllers = record.broker_ids
             case DiskRegistered():
-                self.disks[record.directory_id] = record
-                if record.replaced_by is not None:
-                    self._replace_disk(record.directory_id, record.replaced_by)
+                self._register_disk(record)
             case ProducerIdsAllocated():
                 assert record.next_producer_id >= self.next_producer_id, f"{record} after {self.next_producer_id}"
                 self.next_producer_id = record.next_producer_id
-            case AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved():
-                self._change_security(record)
             case HighWatermarksNoted():
                 self._note_high_watermarks(record)
             case ClusterFormatted():
                 assert self.cluster_id in ("", record.cluster_id), f"{record} in a log of {self.cluster_id}"
                 self.cluster_id = record.cluster_id
+            case (
+                AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
+                | ClientQuotaSet() | ClientQuotaRemoved()
+            ):  # fmt: skip
+                self._change_security(record)
             case _:
                 assert_never(record)
 
-    def _change_security(
-        self, record: AclCreated | AclDeleted | UserScramCredentialSet | UserScramCredentialRemoved
-    ) -> None:
+    def _change_security(self, record: _OfSecurity) -> None:
         match record:
             case AclCreated():
                 self.acls.add(record.id, record.acl)
@@ -288,8 +296,22 @@ class MetadataImage:
                 self.credentials[record.user, record.mechanism] = record.credential
             case UserScramCredentialRemoved():
                 del self.credentials[record.user, record.mechanism]
+            case ClientQuotaSet():
+                self.quotas.set(record.entity, record.key, record.value)
+            case ClientQuotaRemoved():
+                self.quotas.remove(record.entity, record.key)
             case _:
                 assert_never(record)
+
+    def _end_actor(self, record: ActorDied) -> None:
+        actor = self.actors[record.node_id]
+        assert actor.incarnation == record.incarnation, f"{record} does not name the registered {actor}"
+        self.actors[record.node_id] = replace(actor, alive=False)
+
+    def _register_disk(self, record: DiskRegistered) -> None:
+        self.disks[record.directory_id] = record
+        if record.replaced_by is not None:
+            self._replace_disk(record.directory_id, record.replaced_by)
 
     def _note_high_watermarks(self, record: HighWatermarksNoted) -> None:
         for id, mark in by_partition(record.topics):
@@ -438,11 +460,6 @@ class MetadataImage:
         elif issubclass(kind, ProducerIdsAllocated):
             if self.next_producer_id:
                 yield ProducerIdsAllocated(self.next_producer_id)
-        elif issubclass(kind, AclCreated):
-            yield from (AclCreated(*entry) for entry in sorted(self.acls.by_id.items()))
-        elif issubclass(kind, UserScramCredentialSet):
-            for key in sorted(self.credentials, key=lambda key: (key[0], key[1].value)):
-                yield UserScramCredentialSet(*key, self.credentials[key])
         elif issubclass(
             kind,
             BrokerUnregistered
@@ -451,9 +468,23 @@ class MetadataImage:
             | TopicDeleted
             | RemovalConfirmed
             | AclDeleted
-            | UserScramCredentialRemoved,
+            | UserScramCredentialRemoved
+            | ClientQuotaRemoved,
         ):
             pass  # it ended what an image does not have any more, or changed what it has
+        else:
+            yield from self._security_records_of(kind)
+
+    def _security_records_of(
+        self, kind: type[AclCreated] | type[UserScramCredentialSet] | type[ClientQuotaSet]
+    ) -> Iterator[Record]:
+        if issubclass(kind, AclCreated):
+            yield from (AclCreated(*entry) for entry in sorted(self.acls.by_id.items()))
+        elif issubclass(kind, UserScramCredentialSet):
+            for key in sorted(self.credentials, key=lambda key: (key[0], key[1].value)):
+                yield UserScramCredentialSet(*key, self.credentials[key])
+        elif issubclass(kind, ClientQuotaSet):
+            yield from (ClientQuotaSet(*each) for each in self.quotas.each())
         else:
             assert_never(kind)
 
@@ -473,6 +504,7 @@ class MetadataImage:
         assert self.draining <= self.brokers.keys(), f"{self.draining} are drained of {self.brokers}"
         self.broker_values.check()
         self.acls.check()
+        self.quotas.check()
         assert self.brokers.keys() >= set(self.planned_controllers), f"{self.planned_controllers} of {self.brokers}"
         configured = self.broker_values.dynamic.keys() - {None}
         assert configured <= self.brokers.keys(), f"{configured} are configured of {self.brokers.keys()}"

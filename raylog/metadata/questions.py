@@ -17,8 +17,12 @@ from raylog.metadata.sessions import Sessions
 from raylog.metadata.status_report import status_report
 from raylog.metadata.users.credential_decisions import describe_credentials
 from raylog.metadata.users.credential_requests import DescribeUserScramCredentials
+from raylog.metadata.users.quota_decisions import describe_quotas
+from raylog.metadata.users.quota_requests import DescribeClientQuotas
 
-Question = DescribeTopics | DescribeCluster | DescribeConfigs | ClusterStatus | DescribeUserScramCredentials
+Question = (
+    DescribeTopics | DescribeCluster | DescribeConfigs | ClusterStatus | DescribeUserScramCredentials | DescribeClientQuotas
+)  # fmt: skip
 
 
 class Questions:
@@ -55,6 +59,8 @@ class Questions:
                 return views.describe_cluster(self._committed, controller_node=self._node, controller_epoch=self._epoch)
             case DescribeUserScramCredentials():
                 return describe_credentials(self._committed, request)
+            case DescribeClientQuotas():
+                return describe_quotas(self._committed, request)
             case DescribeConfigs():
                 static = self._settings.started_with.as_broker_configs()
                 return describe_configs(self._committed, request, static=static)

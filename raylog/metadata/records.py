@@ -28,6 +28,7 @@ from raylog.errors import ProtocolError
 from raylog.packing import Packing, unpack_plain
 from raylog.security.acl import AclBinding
 from raylog.security.protocols import AdvertisedListener, SecurityProtocol
+from raylog.security.quotas import Entity
 from raylog.security.scram import ScramCredential, ScramMechanism
 from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
 
@@ -369,12 +370,29 @@ class UserScramCredentialRemoved:
     mechanism: ScramMechanism
 
 
+@dataclass(frozen=True, slots=True)
+class ClientQuotaSet:
+    """KRaft's ClientQuotaRecord. An earlier value of the two is void."""
+
+    entity: Entity
+    key: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaRemoved:
+    entity: Entity
+    key: str
+
+
 Record = (
     ClusterFormatted | BrokerRegistered | BrokerDrainChanged | StaticConfigsChanged | BrokerConfigChanged
     | ControllersPlanned | DiskRegistered | HostPlanned
     | TopicCreated | TopicConfigChanged | PartitionChanged | HighWatermarksNoted | HostRetired | RemovalPending
     | ActorRegistered | BrokerLeaving | ProducerIdsAllocated | AclCreated | UserScramCredentialSet
+    | ClientQuotaSet
     | BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed | AclDeleted | UserScramCredentialRemoved
+    | ClientQuotaRemoved
 )  # fmt: skip
 """In the order in which a snapshot has them: each kind after those that it names."""
 

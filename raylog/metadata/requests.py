@@ -40,6 +40,12 @@ from raylog.metadata.users.credential_requests import (
     UserScramCredentialsAltered,
     UserScramCredentialsDescribed,
 )
+from raylog.metadata.users.quota_requests import (
+    AlterClientQuotas,
+    ClientQuotasAltered,
+    ClientQuotasDescribed,
+    DescribeClientQuotas,
+)
 from raylog.types import Endpoint, ReplicaMove
 
 # ------------------------------------------------------------------ topics
@@ -561,7 +567,7 @@ Request = (
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
     | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId | AllocateProducerIds
     | RegisterDisk | PlanControllers | DescribeAcls | CreateAcls | DeleteAcls | AlterUserScramCredentials
-    | DescribeUserScramCredentials
+    | DescribeUserScramCredentials | AlterClientQuotas | DescribeClientQuotas
 )  # fmt: skip
 
 ControllerReply = (
@@ -570,5 +576,5 @@ ControllerReply = (
     | ReassignmentsListed | BrokerDrained | ReplicasMoved | HostAnswer | HostRetirement | BrokerUnregistration | ProducerIdAssigned
     | ProducerIdsBlock
     | DiskOutcome | ControllersPlan | AclsDescribed | AclsCreated | AclsDeleted | UserScramCredentialsAltered
-    | UserScramCredentialsDescribed | Refused
+    | UserScramCredentialsDescribed | ClientQuotasAltered | ClientQuotasDescribed | Refused
 )  # fmt: skip

@@ -83,10 +83,12 @@ def entity_problem(parts: Iterable[tuple[str, str | None]]) -> Problem | None:
     return None
 
 
-def value_problem(entity: Entity, key: str, value: float) -> Problem | None:
-    """Why the entity can't have this quota; None if it can."""
+def value_problem(entity: Entity, key: str, value: float | None) -> Problem | None:
+    """Why the entity can't have this quota; None if it can. The value None removes it."""
     kinds = _KINDS_OF_IPS if entity[0][0] == IP else _KINDS_OF_CLIENTS
     kind = kinds.get(key)
+    if value is None:  # as in Kafka, whatever the key is
+        return None
     if kind is None:
         return _invalid(f"Invalid configuration key {key}")
     if not value > 0:

@@ -68,7 +68,7 @@ from raylog.raft.messages import Message, NotLeader, QuorumConfig, QuorumWrite
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
 from raylog.server import host_requests, plan_requests, start_requests
-from raylog.server.apis import acls, admin, configs, credentials, operations, quorum
+from raylog.server.apis import acls, admin, client_quotas, configs, credentials, operations, quorum
 from raylog.server.controller_effects import carry_out
 from raylog.server.controller_requests import ControllerRequests
 from raylog.server.controller_status import cluster_status, quorum_status
@@ -86,7 +86,7 @@ from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.controller")
 
-APIS = (*acls.APIS, *admin.APIS, *configs.APIS, *credentials.APIS, *operations.APIS)
+APIS = (*acls.APIS, *admin.APIS, *client_quotas.APIS, *configs.APIS, *credentials.APIS, *operations.APIS)
 CREATIONS_AT_ONCE = 64
 _chance = random.SystemRandom()
 SHUTDOWN_PATIENCE_S = 30.0

@@ -25,6 +25,8 @@ from raylog.metadata.records import (
     BrokerLeaving,
     BrokerRegistered,
     BrokerUnregistered,
+    ClientQuotaRemoved,
+    ClientQuotaSet,
     ClusterFormatted,
     ControllersPlanned,
     DiskRegistered,
@@ -97,6 +99,10 @@ HISTORY: tuple[Record, ...] = (
     UserScramCredentialSet("alice", ScramMechanism.SCRAM_SHA_256, CREDENTIAL),
     UserScramCredentialSet("alice", ScramMechanism.SCRAM_SHA_512, CREDENTIAL),
     UserScramCredentialRemoved("alice", ScramMechanism.SCRAM_SHA_256),
+    ClientQuotaSet((("user", "alice"),), "producer_byte_rate", 1_024.0),
+    ClientQuotaSet((("client-id", None), ("user", "alice")), "request_percentage", 0.5),
+    ClientQuotaSet((("ip", "10.0.0.1"),), "connection_creation_rate", 9.0),
+    ClientQuotaRemoved((("user", "alice"),), "producer_byte_rate"),
 )
 each_moment = pytest.mark.parametrize("moment", range(len(HISTORY)), ids=lambda index: type(HISTORY[index]).__name__)
 

@@ -26,6 +26,7 @@ from raylog.metadata.records import (
 )
 from raylog.security.acl import AclBinding
 from raylog.security.protocols import AdvertisedListener, SecurityProtocol
+from raylog.security.quotas import Entity
 from raylog.security.scram import ScramCredential, ScramMechanism
 from raylog.types import Endpoint
 
@@ -55,6 +56,8 @@ OF_TYPE = {  # every integer of a record has 64 bits: a hint that says so only b
     StaticSource: st.sampled_from(StaticSource),
     tuple[tuple[str, str], ...]: st.lists(st.tuples(st.text(), st.text()), max_size=3).map(tuple),
     ScramMechanism: st.sampled_from(ScramMechanism),
+    Entity: st.lists(st.tuples(st.text(), st.none() | st.text()), max_size=2).map(tuple),
+    float: st.floats(allow_nan=False),
     ScramCredential: st.builds(ScramCredential, st.binary(), st.binary(), st.binary(), i64),
     Endpoint: endpoints,
     Endpoint | None: st.none() | endpoints,

@@ -246,6 +246,12 @@ CASES: tuple[Case, ...] = (
     Case(table.DELETE_GROUPS, _steps((OF_GROUP, (group(O.DELETE),))), {"groups_names": (GROUP,)}),
     Case(table.DESCRIBE_USER_SCRAM_CREDENTIALS, _steps(DESCRIBES_CLUSTER)),
     Case(table.ALTER_USER_SCRAM_CREDENTIALS, _steps(ALTERS_CLUSTER)),
+    Case(table.DESCRIBE_CLIENT_QUOTAS, _steps((OF_CLUSTER, (cluster(O.DESCRIBE_CONFIGS),)))),
+    Case(
+        table.ALTER_CLIENT_QUOTAS,
+        _steps((OF_CLUSTER, (cluster(O.ALTER_CONFIGS),))),
+        {"entity_type": "user", "entity_name": "u", "key": "producer_byte_rate", "value": 1.0},
+    ),
     Case(table.ELECT_LEADERS, _steps(ALTERS_CLUSTER)),
     Case(table.ALTER_PARTITION_REASSIGNMENTS, _steps(ALTERS_CLUSTER)),
     Case(table.LIST_PARTITION_REASSIGNMENTS, _steps(DESCRIBES_CLUSTER)),

@@ -36,6 +36,7 @@ from raylog.client.links.leader_requests import LeaderRequests
 from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import TopicView
 from raylog.client.security.acls import AsyncAclCalls
+from raylog.client.security.quotas import AsyncQuotaCalls
 from raylog.client.security.users import AsyncUserCalls
 from raylog.errors import ClosedError, ConfigError, RaylogError, error_for
 from raylog.types import TopicPartition, broker_of
@@ -142,6 +143,7 @@ class AsyncAdminClient(
     AsyncTransactionInspection,
     AsyncAclCalls,
     AsyncUserCalls,
+    AsyncQuotaCalls,
 ):
     """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
 

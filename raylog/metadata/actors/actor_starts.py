@@ -39,6 +39,8 @@ from raylog.metadata.records import (
     BrokerLeaving,
     BrokerRegistered,
     BrokerUnregistered,
+    ClientQuotaRemoved,
+    ClientQuotaSet,
     ClusterFormatted,
     ControllersPlanned,
     DiskRegistered,
@@ -279,6 +281,7 @@ def may_create_need(record: Record) -> bool:
         case (
             ProducerIdsAllocated() | TopicConfigChanged() | StaticConfigsChanged() | BrokerConfigChanged() | HighWatermarksNoted()
             | ControllersPlanned() | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
+            | ClientQuotaSet() | ClientQuotaRemoved()
         ):  # fmt: skip
             return False
         case (

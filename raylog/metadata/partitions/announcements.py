@@ -50,6 +50,8 @@ from raylog.metadata.records import (
     BrokerLeaving,
     BrokerRegistered,
     BrokerUnregistered,
+    ClientQuotaRemoved,
+    ClientQuotaSet,
     ClusterFormatted,
     ControllersPlanned,
     DiskRegistered,
@@ -124,6 +126,7 @@ class Announcements:
                     | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | RemovalPending()
                     | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
                     | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
+                    | ClientQuotaSet() | ClientQuotaRemoved()
                 ):  # fmt: skip
                     pass
                 case _:
@@ -390,6 +393,7 @@ def _shapes_rates(record: Record) -> bool:
             | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | TopicCreated() | RemovalPending()
             | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
             | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
+            | ClientQuotaSet() | ClientQuotaRemoved()
         ):  # fmt: skip
             return False
         case _:
