@@ -41,6 +41,8 @@ SHORT_MAX = (1 << 15) - 1
 SASL_MECHANISMS = "sasl.enabled.mechanisms"
 SASL_REAUTH = "connections.max.reauth.ms"
 SASL_FAILURE_DELAY = "connection.failed.authentication.delay.ms"
+QUOTA_WINDOWS = "quota.window.num"
+QUOTA_WINDOW = "quota.window.size.seconds"
 _OTHER_MECHANISMS = {
     "GSSAPI": "Kerberos is not spoken: use SCRAM-SHA-512, whose users `raylog users` keeps",
 }
@@ -203,6 +205,10 @@ _TABLE = (
                  read_by=ReadBy.LISTENER),
     BrokerConfig("max.incremental.fetch.session.cache.slots", ConfigValueType.INT, "1000",
                  "fetch sessions of Kafka clients that one broker keeps", 0, INT_MAX, read_by=ReadBy.LISTENER),
+    BrokerConfig(QUOTA_WINDOWS, ConfigValueType.INT, "11",
+                 "windows over which the rates of clients with a quota are measured", 1, 1_000, read_by=ReadBy.LISTENER),
+    BrokerConfig(QUOTA_WINDOW, ConfigValueType.INT, "1",
+                 "seconds that such a window lasts", 1, 3_600, read_by=ReadBy.LISTENER),
     BrokerConfig(PARTITIONS, ConfigValueType.INT, "1", "partitions of a topic that is created without a number",
                  1, PARTITIONS_MAX, read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("queued.max.request.bytes", ConfigValueType.LONG, "268435456",

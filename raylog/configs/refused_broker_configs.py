@@ -16,7 +16,7 @@ _INSIDE = "servers talk to each other over connections of their own"
 _PYTHONS_TLS = "TLS is Python's and OpenSSL's, which have no such setting"
 _CONNECTIONS = "connections are limited for a broker as a whole (max.connections)"
 _METRICS = "there is no JMX reporter"
-_QUOTAS = "quotas are not there yet"
+_QUOTAS = "copies between disks are throttled as replication is: by leader.replication.throttled.rate and its like"
 _NO_TOKENS = "delegation tokens are not there yet"
 _USERS = "users and passwords are those of `raylog users`, for PLAIN too"
 _KERBEROS = "Kerberos is not spoken: use SCRAM-SHA-512, whose users `raylog users` keeps"
@@ -44,7 +44,7 @@ REFUSED: Mapping[str, str] = {
     "auto.include.jmx.reporter": _METRICS,
     "background.threads": _THREADS,
     "broker.id.generation.enable": "a broker has the number that its first disk was formatted with",
-    "client.quota.callback.class": _QUOTAS,
+    "client.quota.callback.class": "there are no classes of that kind",
     "compression.gzip.level": "a batch that a server compresses itself has zlib's default level, 6",
     "compression.lz4.level": "a batch that a server compresses itself has LZ4's fast level",
     "compression.zstd.level": "a batch that a server compresses itself has level 3",
@@ -52,6 +52,7 @@ REFUSED: Mapping[str, str] = {
     "control.plane.listener.name": _INSIDE,
     "controlled.shutdown.*": "a server that is stopped hands its leaders on once; `raylog brokers drain` does it before",
     "controller.*": _QUORUM,
+    "controller.quota.window.*": "changes of the cluster are measured by quota.window.num and quota.window.size.seconds",
     "cordoned.log.dirs": "`raylog brokers drain` keeps new replicas away from a broker, with all its disks",
     "create.topic.policy.class.name": "there are no policy classes",
     "delegation.token.*": _NO_TOKENS,
@@ -112,7 +113,6 @@ REFUSED: Mapping[str, str] = {
     "log.retention.check.interval.ms",
     "producer.purgatory.purge.interval.requests": _PURGATORY,
     "queued.max.requests": "requests count by their bytes: set queued.max.request.bytes",
-    "quota.*": _QUOTAS,
     "remote.*": _TIERS,
     "replica.alter.log.dirs.*": _QUOTAS,
     "replica.selector.class": "a consumer that names its rack is sent to an in-sync replica there; there are no other selectors",

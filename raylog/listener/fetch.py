@@ -40,6 +40,7 @@ from raylog.listener import raw_forward
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.fetch_sessions import NO_SESSION, Fetching, FetchSessions, Key
 from raylog.listener.owners import Owner, Owners, Routed, unmoved
+from raylog.listener.quotas import FetchQuota
 from raylog.listener.response_budget import ResponseBudget
 from raylog.listener.routes import NO_EPOCH, LeaderStarting, Redirect, Routes
 from raylog.server.apis.entities import (
@@ -76,9 +77,12 @@ class Fetches:
         arrivals: Arrivals,
         routed: Routed = unmoved,
     ) -> None:
-        """``readable`` may be set; it says which topics a request's client may read, None for all."""
+        """``readable`` and ``quota_of`` may be set. They say which topics a request's client may read,
+        None for all, and which quota it has.
+        """
         self._routed = routed
         self.readable: Callable[[Request], Callable[[Any], bool] | None] = lambda _: None
+        self.quota_of: Callable[[Request], FetchQuota | None] = lambda _: None
         self.arrivals = arrivals
         self.routes = routes
         self.owners = owners
@@ -122,6 +126,8 @@ class Fetches:
         """Forward the raw bytes if this is about one partition that is led here; return whether it
         is.
         """
+        if self.quota_of(request) is not None:
+            return False
         version = request.version
         asked = raw_forward.fetched(request.frame, version, request.position) if request.frame is not None else None
         owner = self.routes.leader_of(asked.topic, asked.number) if asked is not None else None
@@ -173,7 +179,8 @@ class _Fetch:
     def __init__(self, fetches: Fetches, request: Request, fetching: Fetching) -> None:
         self._fetches = fetches
         self._request = request
-        self._body = request.body
+        self._quota = fetches.quota_of(request)
+        self._body = request.body if self._quota is None else self._quota.capped(request.body)
         self._fetching = fetching
         self._may_read = fetches.readable(request)
         self._asked = dict(fetching.partitions)
@@ -405,6 +412,11 @@ class _Fetch:
             else:
                 size += count
             results[key] = part
+        delay_ms, is_withheld = self._quota.charge(size) if self._quota is not None and size else (0, False)
+        self._throttle_time = max(self._throttle_time, datetime.timedelta(milliseconds=delay_ms))
+        if is_withheld:
+            self._withhold()
+            return
         sending = self._fetches.sessions.answered(self._fetching, results)
         topics: dict[Any, list[Any]] = {}
         for key, part in sending.items():
@@ -424,6 +436,22 @@ class _Fetch:
                 node_endpoints=self._fetches.routes.endpoints(
                     self._module, self._leaders, self._request.context.listener
                 ),
+            )
+        )
+
+    def _withhold(self) -> None:
+        """Answer that there is nothing yet. A session that this would have opened is not opened."""
+        session = self._fetching.session
+        if self._fetching.is_full and session is not None:
+            self._fetches.sessions.drop(session.session_id)
+        self._request.reply(
+            build(
+                self._cls,
+                throttle_time=self._throttle_time,
+                error_code=ErrorCode.none,
+                session_id=NO_SESSION if self._fetching.is_full or session is None else session.session_id,
+                responses=(),
+                node_endpoints=(),
             )
         )
 

@@ -97,7 +97,7 @@ class FetchSessions:
     ) -> Fetching | ErrorCode:
         """Resolve a request. ``asked``: the partitions that it names, as (key, entity)."""
         if epoch in (FINAL_EPOCH, OPENING_EPOCH):
-            self._drop(session_id)
+            self.drop(session_id)
             partitions = list(asked)
             session = self._open(version, partitions, now_ms) if epoch == OPENING_EPOCH else None
             return Fetching(partitions, session, is_full=True)
@@ -120,7 +120,7 @@ class FetchSessions:
             session.partitions.pop(key, None)
         self._partitions += len(session.partitions)
         if not session.partitions:
-            self._drop(session_id)
+            self.drop(session_id)
             return Fetching([], None, is_full=True)
         return Fetching([(key, each.request) for key, each in session.partitions.items()], session, is_full=False)
 
@@ -162,10 +162,11 @@ class FetchSessions:
             oldest = next(iter(self._sessions.values()))
             if now_ms - oldest.used_ms < EVICTION_MS:
                 return False
-            self._drop(oldest.session_id)
+            self.drop(oldest.session_id)
         return self.slots > 0 and count <= PARTITIONS_MAX
 
-    def _drop(self, session_id: int) -> None:
+    def drop(self, session_id: int) -> None:
+        """Forget a session, if it is there."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)

@@ -6,7 +6,9 @@ some of them (``PATIENCE``) it moves there (``raylog.server.door``). It comes ba
 request that the host doesn't serve. Each return makes the Broker wait sixteen times longer before
 it moves that connection again, unless the host served it for long.
 
-A connection with TLS stays at the listener, because its keys are in this process.
+A connection with TLS stays at the listener, because its keys are in this process, and so does one
+whose client has a quota, which this process counts. When quotas change, each connection comes back
+with its next request.
 
 Hosts ask no authorizer. Where there is one, a connection takes along what it has been allowed on its
 way there (``Grant``), and comes back with the first request for anything else. When the authorizer
@@ -26,6 +28,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
+from raylog.kafka.context import RequestContext
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.raw_forward import OnePartition
 from raylog.wire.moved_connections import Channel, Grant, Message, Moved, Revoked, connect
@@ -76,13 +79,15 @@ def _nobody(_: Request) -> bool:
 
 class ConnectionMoves:
     """``server`` returns the listener for clients, once there is one. ``is_judged`` may be set; it
-    says whether an authorizer is asked about a request.
+    says whether an authorizer is asked about a request. ``holds`` says of a client whether its
+    connections stay here.
     """
 
-    def __init__(self, owners: Owners) -> None:
+    def __init__(self, owners: Owners, holds: Callable[[RequestContext], bool] = lambda _: False) -> None:
         self.server: Server
         self.is_judged: Callable[[Request], bool] = _nobody
         self.are_held = False  # no connection moves
+        self._holds = holds
         self._owners = owners
         self._hosts: dict[Owner, _Host] = {}
         self._last_number = 0
@@ -92,7 +97,7 @@ class ConnectionMoves:
         """Count a request for one partition that is allowed and about to be forwarded; its
         connection may move once it is answered.
         """
-        if self.are_held:
+        if self.are_held or self._holds(request.context):
             return
         connection = request.connection
         grant = (request.api_key, asked.named, asked.transactional_id)
@@ -123,8 +128,8 @@ class ConnectionMoves:
             connection.leave(partial(self._hand_over, host, connection))
 
     def revoke(self) -> None:
-        """The authorizer may decide otherwise from now on. A host that can't be told loses its
-        channel, and closes what it was granted.
+        """The authorizer may decide otherwise from now on, or other clients have quotas. A host that
+        can't be told loses its channel, and closes what it was granted.
         """
         self._edition += 1
         for owner, host in list(self._hosts.items()):

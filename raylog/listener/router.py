@@ -40,11 +40,13 @@ from raylog.listener.fetch import Fetches
 from raylog.listener.fetch_sessions import SLOTS, FetchSessions
 from raylog.listener.moves import ConnectionMoves
 from raylog.listener.owners import Owner, Owners
+from raylog.listener.quotas import Quotas
 from raylog.listener.response_budget import ResponseBudget
 from raylog.listener.routes import Routes
 from raylog.listener.topic_creation import TopicCreator
 from raylog.metadata.image import MetadataImage
 from raylog.security.sasl import OAUTHBEARER
+from raylog.security.quota_rates import WINDOW_MS, WINDOWS
 from raylog.types import Endpoint
 from raylog.wire import oauth_config, sasl
 from raylog.wire.handshake import Peer
@@ -85,7 +87,8 @@ class Router:
         self._limits = limits or LISTENER_LIMITS  # the default limits
         self._routes = Routes(broker_id, image)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
-        self._moves = ConnectionMoves(self._owners)
+        self._quotas = Quotas(image, clock.monotonic_ms)
+        self._moves = ConnectionMoves(self._owners, self._quotas.holds)
         self._guard = Guard(image)
         self._link = ControllerLink(
             self._controller_endpoint,
@@ -105,7 +108,7 @@ class Router:
         fetches = Fetches(
             self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
         )
-        fetches.readable = self._guard.readable
+        fetches.readable, fetches.quota_of = self._guard.readable, self._quotas.of_fetch
         self._groups, self._transactions = (
             Coordinators(topic, self._routes, self._owners, self._arrivals) for topic in (GROUPS, TRANSACTIONS)
         )
@@ -179,7 +182,7 @@ class Router:
         current limits.
         """
         self._take_limits()
-        if self._guard.follow():
+        if self._guard.follow() | self._follow_quotas():
             self._moves.revoke()
         self._moves.are_held = self._guard.logs_permissions
         living = {
@@ -190,6 +193,12 @@ class Router:
         self._owners.keep(living)
         self._moves.keep(living)
         self._arrivals.image_changed()
+
+    def _follow_quotas(self) -> bool:
+        configs, broker_id = self._routes.image.broker_configs, self._routes.broker_id
+        windows = broker_configs.number(configs, broker_id, broker_configs.QUOTA_WINDOWS, default=WINDOWS)
+        seconds = broker_configs.number(configs, broker_id, broker_configs.QUOTA_WINDOW, default=WINDOW_MS // 1_000)
+        return self._quotas.follow(self.server, windows=windows, window_ms=seconds * 1_000)
 
     def _take_limits(self) -> None:
         def value(name: str, default: int) -> int:

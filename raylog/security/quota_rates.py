@@ -117,6 +117,10 @@ class TokenBucket:
         self._updated_ms = now_ms
         return self._tokens
 
+    def is_full(self, now_ms: float) -> bool:
+        """Whether nothing was taken that counts."""
+        return self.tokens(now_ms) >= self._most
+
     def limit_to(self, limit: float, now_ms: float) -> None:
         """From now on."""
         self.tokens(now_ms)

@@ -1,0 +1,123 @@
+"""Holds the clients of one Broker to their quotas (``raylog.security.quotas``), as Kafka does
+(KIP-13, KIP-219).
+
+Without quotas the listener has its plain handlers, and no request is looked at. Nobody is refused
+for bytes: who has exceeded a quota is answered, with a throttle time, and its connection is not
+read for so long, whether the client waits or not.
+
+Produce     its bytes are counted when the request arrives. From then on the connection is not read,
+            and the answer tells what is left of the wait.
+Fetch       the bytes of the records are counted when the answer is about to leave
+            (``FetchQuota``). One that exceeds the quota is not sent but an empty one, and its bytes
+            do not count. An answer has at most what could be sent at once after a silence.
+
+A first batch that is larger than that is sent if nothing else counts at that time. Kafka would
+withhold it for ever.
+
+Follower fetches, and raylog's own clients, do not come through a listener and are not counted. What
+is counted is this Broker's; a connection whose client has a quota does not move to a host
+(``raylog.listener.moves``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable
+from typing import Any, Final
+
+from raylog.kafka import table
+from raylog.kafka.context import RequestContext
+from raylog.listener.quota_usage import Account, QuotaUsage
+from raylog.metadata.image import MetadataImage
+from raylog.security.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from raylog.wire.request import Handler, Request
+from raylog.wire.server import Server
+
+OF_REQUESTS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+
+
+class FetchQuota:
+    """What one Fetch has to do with its client's quota."""
+
+    __slots__ = ("_account", "_now_ms")
+
+    def __init__(self, account: Account, now_ms: Callable[[], int]) -> None:
+        self._account = account
+        self._now_ms = now_ms
+
+    def capped(self, body: Any) -> Any:
+        """The request, asking for no more than the quota allows at once, nor waiting for more."""
+        most = max(1, int(min(body.max_bytes, self._account.burst)))
+        if body.min_bytes < most:
+            return dataclasses.replace(body, max_bytes=most)
+        return dataclasses.replace(body, max_bytes=most, min_bytes=1)  # whole batches seldom fill it
+
+    def charge(self, size: int) -> tuple[int, bool]:
+        """How many milliseconds the client has to wait, and whether it gets nothing until then."""
+        account, now_ms = self._account, self._now_ms()
+        delay_ms = account.use(size, now_ms)
+        is_withheld = delay_ms > 0 and account.rate.total(now_ms) > size
+        if is_withheld:
+            account.take_back(size, now_ms)
+        return delay_ms, is_withheld
+
+
+class Quotas:
+    """``image`` returns the current copy; ``now_ms`` a clock that does not go back."""
+
+    def __init__(self, image: Callable[[], MetadataImage], now_ms: Callable[[], int]) -> None:
+        self._usage = QuotaUsage(image, now_ms)
+        self._now_ms = now_ms
+        self._is_on = False
+        self._plain: dict[int, Handler] = {}
+        self._limited: dict[int, Handler] = {}
+
+    def follow(self, server: Server, *, windows: int, window_ms: int) -> bool:
+        """Go by the image as it is now, and stand before the handlers of that server, which are
+        the plain ones. Returns whether the quotas have changed.
+        """
+        has_changed = self._usage.follow(windows, window_ms)
+        self._is_on = self._usage.has(*OF_REQUESTS)
+        if self._is_on:
+            if server.handlers is not self._plain:
+                self._plain = server.handlers
+                self._limited = {**self._plain, table.PRODUCE.key: self._produce(self._plain[table.PRODUCE.key])}
+            server.handlers = self._limited
+        return has_changed
+
+    def holds(self, context: RequestContext) -> bool:
+        """Whether some quota limits this client's requests."""
+        return self._is_on and any(self._usage.account(key, context) is not None for key in OF_REQUESTS)
+
+    def of_fetch(self, request: Request) -> FetchQuota | None:
+        """The quota that counts for a Fetch; None if there is none."""
+        if not self._is_on:
+            return None
+        account = self._usage.account(CONSUMER_BYTE_RATE, request.context)
+        return None if account is None else FetchQuota(account, self._now_ms)
+
+    def _produce(self, handler: Handler) -> Handler:
+        def handle(request: Request) -> Any:
+            account = self._usage.account(PRODUCER_BYTE_RATE, request.context)
+            if account is not None:
+                delay_ms = account.use(request.held_bytes, self._now_ms())
+                if delay_ms:
+                    self._throttle(request, delay_ms)
+            return handler(request)
+
+        return handle
+
+    def _throttle(self, request: Request, delay_ms: int) -> None:
+        """Read nothing more for so long, and have the answer say so."""
+        until_ms = self._now_ms() + delay_ms
+        request.connection.mute(delay_ms / 1_000)
+        if request.api_key == table.PRODUCE.key and request.body.acks == 0:
+            return
+        request.replace_body(request.body)  # nobody passes its bytes on, whose answer would say nothing
+
+        def told(reply: Any) -> Any:
+            left = datetime.timedelta(milliseconds=max(0, until_ms - self._now_ms()))
+            return dataclasses.replace(reply, throttle_time=max(reply.throttle_time, left))
+
+        request.amend_reply(told)

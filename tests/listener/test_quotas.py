@@ -1,0 +1,221 @@
+"""A Broker's listener holds clients to their quotas: throttle times, connections that are not read, neighbours that notice nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from outside import Client, fetch, metadata, parts, produce
+from raw_requests import batch, eventually
+
+from raylog.client.sync import AdminClient
+from raylog.server.broker_server import BrokerServer
+from raylog.testing.in_process import InProcessCluster
+from raylog.types import BROKER_SLOT, node_id
+
+pytestmark = pytest.mark.core
+
+NewTopicOf = Callable[..., str]
+Open = Callable[..., Client]
+KIB = 1_024
+VALUE = b"v" * (23 * KIB // 2)
+"""Two of them are what a quota of 2 KiB allows in 11.5 s. They may be sent within ten: the wait is 1.5 s, less what has passed."""
+
+
+def revision(running: InProcessCluster, broker: int) -> dict[Any, Any]:
+    server = running.launcher.servers[node_id(broker, BROKER_SLOT)]
+    assert isinstance(server, BrokerServer) and server.image is not None
+    return server.image.quotas.values
+
+
+@pytest.fixture
+def quota(running: InProcessCluster) -> Iterator[Callable[..., None]]:
+    """Sets quotas, and waits until all Brokers have them; removes them at the end."""
+    entities: list[dict[str, str | None]] = []
+
+    def alter(entity: dict[str, str | None], changes: dict[str, float | None]) -> None:
+        with AdminClient(running.address) as admin:
+            admin.alter_quotas(entity, changes)
+        decided = running.controller.image.quotas.values
+        eventually(lambda: all(revision(running, each) == decided for each in range(3)), "the Brokers know the quotas")
+
+    def set_(entity: dict[str, str | None], **values: float) -> None:
+        entities.append(entity)
+        alter(entity, dict(values))
+
+    yield set_
+    for entity in entities:
+        everything = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
+        alter(entity, dict.fromkeys(("connection_creation_rate",) if "ip" in entity else everything))
+
+
+@pytest.fixture
+def as_client(running: InProcessCluster) -> Iterator[Callable[..., Client]]:
+    opened: list[Client] = []
+
+    def open_(client_id: str | None, broker: int = 0) -> Client:
+        opened.append(Client(running, broker, client_id))
+        return opened[-1]
+
+    yield open_
+    for each in opened:
+        each.close()
+
+
+def write(client: Client, topic: str, value: bytes = VALUE, *, acks: int = 1) -> int:
+    """The throttle time, in milliseconds."""
+    reply = client.ask(produce(topic, {0: batch(value)}, acks=acks))
+    (answer,) = reply.responses[0].partition_responses
+    assert answer.error_code is ErrorCode.none, answer
+    return round(reply.throttle_time.total_seconds() * 1_000)
+
+
+def read(client: Client, topic: str, offset: int = 0, **values: Any) -> tuple[int, int]:
+    """The bytes of records, and the throttle time in milliseconds."""
+    reply = client.ask(fetch(topic, {0: offset}, **values))
+    assert reply.error_code is ErrorCode.none
+    size = sum(len(part.records or b"") for part in parts(reply).values())
+    return size, round(reply.throttle_time.total_seconds() * 1_000)
+
+
+@contextmanager
+def at_least(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began >= seconds
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_producer_above_its_quota_is_answered_and_then_not_read(
+    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None], acks: int
+) -> None:
+    topic = new_topic((0,))
+    noisy, neighbour = f"noisy-{acks}", as_client("neighbour")
+    quota({"client-id": noisy}, producer_byte_rate=2 * KIB)
+    one = as_client(noisy)
+    assert write(one, topic, acks=acks) == 0, "ten windows may be used at once"
+    told_ms = write(one, topic, acks=acks)
+    assert 400 <= told_ms <= 1_700
+    with at_least(told_ms / 1_000 - 0.05):
+        assert write(neighbour, topic) == 0
+        assert one.ask(metadata(topic)).topics, "any request waits until its connection is read again"
+    assert write(neighbour, topic, VALUE * 10) == 0
+
+
+def test_a_producer_that_wants_no_answer_is_held_back_too(
+    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None]
+) -> None:
+    topic = new_topic((0,))
+    quota({"client-id": "silent"}, producer_byte_rate=2 * KIB)
+    one = as_client("silent")
+    with at_least(0.3):
+        for _ in range(2):
+            one.send(produce(topic, {0: batch(VALUE)}, acks=0))
+        assert one.ask(metadata(topic)).topics
+
+
+def test_connections_of_one_client_id_share_its_quota_and_users_do_not(
+    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None]
+) -> None:
+    topic = new_topic((0,))
+    quota({"client-id": None}, producer_byte_rate=2 * KIB)
+    first, second, other = as_client("shared"), as_client("shared"), as_client("not-shared")
+    assert write(first, topic) == 0
+    assert write(second, topic) > 0
+    assert write(other, topic) == 0, "the default is each client id's own"
+
+
+def test_a_quota_of_the_user_beats_one_of_the_client_id(
+    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None]
+) -> None:
+    topic = new_topic((0,))
+    quota({"client-id": "app"}, producer_byte_rate=1)
+    quota({"user": "ANONYMOUS", "client-id": "app"}, producer_byte_rate=1 << 30)
+    assert write(as_client("app"), topic) == 0
+    quota({"user": "somebody"}, producer_byte_rate=1)
+    assert write(as_client("app"), topic) == 0
+
+
+@pytest.mark.parametrize("with_session", [False, True])
+def test_a_consumer_above_its_quota_gets_nothing_and_waits(
+    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None], with_session: bool
+) -> None:
+    topic, slow = new_topic((0,)), f"slow-{with_session}"
+    for _ in range(3):
+        write(as_client("writer"), topic)
+    quota({"client-id": slow}, consumer_byte_rate=2 * KIB)
+    one = as_client(slow)
+    opening = {"session": (0, 0)} if with_session else {}
+    size, told_ms = read(one, topic, max_bytes=KIB)
+    assert size > 10 * KIB and told_ms == 0
+    reply = one.ask(fetch(topic, {0: 1}, max_bytes=KIB, **opening))
+    told_ms = round(reply.throttle_time.total_seconds() * 1_000)
+    assert 400 <= told_ms <= 1_700
+    assert not reply.responses and reply.session_id == 0, "and no session is opened"
+    with at_least(told_ms / 1_000 - 0.05):
+        assert read(as_client("neighbour"), topic)[0] > 20 * KIB
+        assert one.ask(metadata(topic)).topics
+
+
+def test_an_answer_has_no_more_than_the_quota_allows_at_once(
+    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None]
+) -> None:
+    topic = new_topic((0,))
+    for _ in range(4):
+        write(as_client("writer"), topic)
+    quota({"client-id": "capped"}, consumer_byte_rate=5 * KIB // 2)
+    size, told_ms = read(as_client("capped"), topic, min_bytes=1 << 20, max_wait_ms=60_000)
+    assert 20 * KIB < size <= 25 * KIB and told_ms == 0, (
+        "neither all that is there, nor a wait for more than it may have"
+    )
+
+
+def test_a_batch_that_no_quota_has_room_for_is_read_all_the_same(
+    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None]
+) -> None:
+    """Kafka withholds it for ever."""
+    topic = new_topic((0,))
+    write(as_client("writer"), topic, VALUE * 2)
+    quota({"client-id": "narrow"}, consumer_byte_rate=2 * KIB)
+    size, told_ms = read(as_client("narrow"), topic)
+    assert size > 23 * KIB and 400 <= told_ms <= 1_700
+
+
+def test_a_quota_counts_at_once_and_no_more_when_it_is_removed(
+    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None], running: InProcessCluster
+) -> None:
+    topic, one = new_topic((0,)), as_client("changing")
+    for _ in range(10):
+        assert write(one, topic) == 0
+    quota({"client-id": "changing"}, producer_byte_rate=2 * KIB)
+    told = [write(one, topic) for _ in range(2)]
+    assert told[0] == 0 < told[1], "also of a connection that had moved to a host"
+    quota({"client-id": "changing"}, producer_byte_rate=1 << 30)
+    assert write(one, topic) == 0
+
+
+def test_connections_move_unless_their_client_has_a_quota(
+    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None], running: InProcessCluster
+) -> None:
+    topic = new_topic((0,))
+    server = running.launcher.servers[node_id(0, BROKER_SLOT)]
+    assert isinstance(server, BrokerServer) and server.router is not None
+    listener = server.router.server
+    moving = as_client("moving")
+
+    def has_moved() -> bool:
+        write(moving, topic, b"v")
+        return listener.connections_elsewhere == 1
+
+    eventually(has_moved, "the connection to move")
+    quota({"client-id": "held"}, producer_byte_rate=1 << 30)
+    eventually(lambda: listener.connections_elsewhere == 0, "the connection to come back")
+    held = as_client("held")
+    for _ in range(40):
+        write(held, topic, b"v")
+    assert listener.connections_elsewhere == 0
+    eventually(has_moved, "the connection without a quota to move again")
