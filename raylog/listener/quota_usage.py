@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from raylog.kafka.context import RequestContext
 from raylog.metadata.image import MetadataImage
 from raylog.security.quota_rates import WINDOW_MS, WINDOWS, Rate, TokenBucket, burst_of
-from raylog.security.quotas import CONTROLLER_MUTATION_RATE, AppliedQuota, ClientQuotas
+from raylog.security.quotas import CONNECTION_CREATION_RATE, CONTROLLER_MUTATION_RATE, AppliedQuota, ClientQuotas
 
 ACCOUNTS_KEPT: Final = 4_096
 CLIENTS_KNOWN_MAX: Final = 4_096
@@ -74,19 +74,24 @@ class QuotaUsage:
             self._windows = (windows, window_ms)
             for kept in (self._known, self._accounts, self._buckets):
                 kept.clear()
-        if quotas is self._quotas and quotas.revision == self._revision:
-            return False
+        has_changed = quotas.revision != self._revision if quotas is self._quotas else quotas != self._quotas
         self._quotas, self._revision = quotas, quotas.revision
-        self._known.clear()
-        return True
+        if has_changed:
+            self._known.clear()
+        return has_changed
 
     def has(self, *keys: str) -> bool:
         """Whether there is a quota for one of them."""
         return self._quotas.has(*keys)
 
-    def connection_rate(self, address: str) -> float | None:
-        """How many connections per second that address may open; None: as many as it likes."""
-        return self._quotas.of_address(address)
+    def account_of_address(self, address: str) -> Account | None:
+        """The account of an address's connections; None if it may open as many as it likes."""
+        limit = self._quotas.of_address(address)
+        if limit is None:
+            return None
+        found = self._opened(CONNECTION_CREATION_RATE, AppliedQuota(limit, address, None))
+        assert isinstance(found, Account), "connections are counted by an account"
+        return found
 
     def account(self, key: str, context: RequestContext) -> Account | None:
         """The account of a request's client; None if no quota limits it."""

@@ -11,6 +11,14 @@ Fetch       the bytes of the records are counted when the answer is about to lea
             (``FetchQuota``). One that exceeds the quota is not sent but an empty one, and its bytes
             do not count. An answer has at most what could be sent at once after a silence.
 
+any         the time that its handler takes counts for ``request_percentage``, in percent of this
+            process's event loop. Who has used more is throttled from the next request on, each
+            time for one window at most.
+topics      see ``mutation_quotas``.
+
+An address that opens connections faster than ``connection_creation_rate`` has the further ones
+closed after a while, at most a window (KIP-612).
+
 A first batch that is larger than that is sent if nothing else counts at that time. Kafka would
 withhold it for ever.
 
@@ -23,18 +31,29 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from raylog.kafka import table
 from raylog.kafka.context import RequestContext
+from raylog.listener import mutation_quotas
 from raylog.listener.quota_usage import Account, QuotaUsage
 from raylog.metadata.image import MetadataImage
-from raylog.security.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from raylog.security.quotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
 
-OF_REQUESTS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+_HELD: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+"""A connection whose client has one of them stays here."""
+_EXEMPT: Final = frozenset(each.key for each in (table.API_VERSIONS, table.SASL_HANDSHAKE, table.SASL_AUTHENTICATE))
+PERCENT_OF_NANOSECONDS: Final = 1e-7
 
 
 class FetchQuota:
@@ -67,6 +86,7 @@ class Quotas:
     """``image`` returns the current copy; ``now_ms`` a clock that does not go back."""
 
     def __init__(self, image: Callable[[], MetadataImage], now_ms: Callable[[], int]) -> None:
+        self._image = image
         self._usage = QuotaUsage(image, now_ms)
         self._now_ms = now_ms
         self._is_on = False
@@ -78,17 +98,36 @@ class Quotas:
         the plain ones. Returns whether the quotas have changed.
         """
         has_changed = self._usage.follow(windows, window_ms)
-        self._is_on = self._usage.has(*OF_REQUESTS)
-        if self._is_on:
-            if server.handlers is not self._plain:
+        self._is_on = self._usage.has(*_HELD)
+        if self._is_on or self._usage.has(CONTROLLER_MUTATION_RATE):
+            if has_changed or server.handlers is not self._plain:
                 self._plain = server.handlers
-                self._limited = {**self._plain, table.PRODUCE.key: self._produce(self._plain[table.PRODUCE.key])}
+                self._limited = self._behind_quotas(self._plain)
             server.handlers = self._limited
+        server.turned_away_s = self._turned_away_s if self._usage.has(CONNECTION_CREATION_RATE) else None
         return has_changed
+
+    def _behind_quotas(self, plain: Mapping[int, Handler]) -> dict[int, Handler]:
+        limited = dict(plain)
+        if self._usage.has(REQUEST_PERCENTAGE):
+            limited |= {key: self._timed(handler) for key, handler in plain.items() if key not in _EXEMPT}
+        if self._usage.has(PRODUCER_BYTE_RATE):
+            limited[table.PRODUCE.key] = self._produce(limited[table.PRODUCE.key])
+        if self._usage.has(CONTROLLER_MUTATION_RATE):
+            for mutation in mutation_quotas.MUTATIONS:
+                limited[mutation.spec.key] = mutation_quotas.behind(
+                    mutation,
+                    limited[mutation.spec.key],
+                    bucket_of=self._usage.bucket,
+                    image=self._image,
+                    now_ms=self._now_ms,
+                    throttle=self._throttle,
+                )
+        return limited
 
     def holds(self, context: RequestContext) -> bool:
         """Whether some quota limits this client's requests."""
-        return self._is_on and any(self._usage.account(key, context) is not None for key in OF_REQUESTS)
+        return self._is_on and any(self._usage.account(key, context) is not None for key in _HELD)
 
     def of_fetch(self, request: Request) -> FetchQuota | None:
         """The quota that counts for a Fetch; None if there is none."""
@@ -108,6 +147,33 @@ class Quotas:
 
         return handle
 
+    def _timed(self, handler: Handler) -> Handler:
+        def handle(request: Request) -> Any:
+            account = self._usage.account(REQUEST_PERCENTAGE, request.context)
+            if account is None:
+                return handler(request)
+            delay_ms = min(account.wait_ms(self._now_ms()), account.rate.window_ms)
+            if delay_ms:
+                self._throttle(request, delay_ms)
+            began = time.perf_counter_ns()
+            try:
+                return handler(request)
+            finally:
+                account.use((time.perf_counter_ns() - began) * PERCENT_OF_NANOSECONDS, self._now_ms())
+
+        return handle
+
+    def _turned_away_s(self, address: str) -> float:
+        """In how many seconds a new connection of that address is to be closed; 0 if it may stay."""
+        account = self._usage.account_of_address(address)
+        if account is None:
+            return 0.0
+        now_ms = self._now_ms()
+        delay_ms = account.use(1, now_ms)
+        if delay_ms:
+            account.take_back(1, now_ms)
+        return min(delay_ms, account.rate.window_ms) / 1_000
+
     def _throttle(self, request: Request, delay_ms: int) -> None:
         """Read nothing more for so long, and have the answer say so."""
         until_ms = self._now_ms() + delay_ms
@@ -118,6 +184,7 @@ class Quotas:
 
         def told(reply: Any) -> Any:
             left = datetime.timedelta(milliseconds=max(0, until_ms - self._now_ms()))
-            return dataclasses.replace(reply, throttle_time=max(reply.throttle_time, left))
+            known = getattr(reply, "throttle_time", None)  # old versions have none
+            return reply if known is None else dataclasses.replace(reply, throttle_time=max(known, left))
 
         request.amend_reply(told)

@@ -106,6 +106,7 @@ class Server:
         self.waiting: set[ServerConnection] = set()
         self.unread: set[ServerConnection] = set()  # those that may hold answers
         self.on_read: Callable[[], None] = lambda: None  # some peer has read, or is gone
+        self.turned_away_s: Callable[[str], float] | None = None  # whether, and how soon, a new peer is to go
         self.in_flight_bytes = 0
         self.refused_connections = 0
         self.is_over = False

@@ -143,10 +143,23 @@ class ServerConnection(FramedProtocol):
             except ProtocolError as error:
                 self.refused(error)
                 return
+        if server.turned_away_s is not None and not self.is_adopted:
+            seconds = server.turned_away_s(self.peername.rpartition(":")[0])
+            if seconds:
+                self._turn_away(seconds)
+                return
         if server.secret is not None:
             identity = Peer(server.identity.node_id, server.identity.incarnation) if server.identity else Peer()
             self._handshake = ServerHandshake(server.secret, server.cluster_id, identity=identity)
         server.connections.add(self)
+
+    def _turn_away(self, seconds: float) -> None:
+        """Close it later, so that its peer does not try again at once."""
+        logger.info("closing the connection of %s in %g s: its address opens too many", self.peername, seconds)
+        self.server.refused_connections += 1
+        self.server.connections.add(self)
+        self.hold_reading()
+        self.loop.call_later(seconds, self.close)
 
     def frame_received(self, frame: memoryview) -> None:
         if self._stream is not None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from outside import Client, fetch, metadata, parts, produce
+from outside import Client, fetch, metadata, milliseconds, parts, produce, request
 from raw_requests import batch, eventually
 
 from raylog.client.sync import AdminClient
+from raylog.errors import DisconnectedError
 from raylog.server.broker_server import BrokerServer
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import BROKER_SLOT, node_id
@@ -219,3 +220,101 @@ def test_connections_move_unless_their_client_has_a_quota(
         write(held, topic, b"v")
     assert listener.connections_elsewhere == 0
     eventually(has_moved, "the connection without a quota to move again")
+
+
+def created(client: Client, *names: str, partitions: int = 10, version: int = 7, **values: Any) -> Any:
+    def topics(module: Any) -> Any:
+        return tuple(
+            module.CreatableTopic(
+                name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=()
+            )
+            for name in names
+        )
+
+    return client.ask(
+        request(
+            19, version, topics=topics, timeout=milliseconds(30_000), validate_only=values.get("validate_only", False)
+        )
+    )
+
+
+def test_topics_are_refused_to_who_has_changed_too_much(as_client: Open, quota: Callable[..., None]) -> None:
+    """The bucket holds eleven seconds' worth, and may be overdrawn once."""
+    quota({"client-id": "builder"}, controller_mutation_rate=1)
+    one = as_client("builder")
+    assert not created(one, "v-0", validate_only=True).throttle_time
+    assert not created(one, "m-0").throttle_time
+    reply = created(one, "m-1", "m-2")
+    errors = {each.name: each.error_code for each in reply.topics}
+    assert errors == {"m-1": ErrorCode.none, "m-2": ErrorCode.throttling_quota_exceeded}
+    assert 0 < reply.throttle_time.total_seconds() <= 9
+    assert created(as_client("neighbour"), "m-2").topics[0].error_code is ErrorCode.none
+    whole = created(as_client("builder"), "m-3")
+    assert whole.topics[0].error_code is ErrorCode.throttling_quota_exceeded
+    assert whole.throttle_time.total_seconds() > 0
+
+
+def test_old_clients_that_have_changed_too_much_wait(as_client: Open, quota: Callable[..., None]) -> None:
+    quota({"client-id": "old"}, controller_mutation_rate=1)
+    one = as_client("old")
+    assert not created(one, "o-0", version=5).throttle_time
+    reply = created(one, "o-1", partitions=4, version=5)
+    assert reply.topics[0].error_code is ErrorCode.none
+    told_s = reply.throttle_time.total_seconds()
+    assert 0 < told_s <= 3
+    with at_least(told_s - 0.05):
+        deleted = one.ask(request(20, 4, topic_names=("o-0",), timeout=milliseconds(30_000)))
+    assert deleted.throttle_time.total_seconds() > 5, "a topic that is deleted counts its partitions"
+
+
+def test_partitions_that_are_added_count(as_client: Open, quota: Callable[..., None], new_topic: NewTopicOf) -> None:
+    topic = new_topic((0,))
+    quota({"client-id": "grower"}, controller_mutation_rate=1)
+
+    def grown(count: int) -> Any:
+        def topics(module: Any) -> Any:
+            return (module.CreatePartitionsTopic(name=topic, count=count, assignments=None),)
+
+        return as_client("grower").ask(request(37, 3, topics=topics, timeout=milliseconds(30_000), validate_only=False))
+
+    assert grown(14).results[0].error_code is ErrorCode.none
+    assert grown(15).results[0].error_code is ErrorCode.throttling_quota_exceeded
+
+
+def test_a_client_that_takes_too_much_of_a_brokers_time_waits(
+    as_client: Open, quota: Callable[..., None], new_topic: NewTopicOf
+) -> None:
+    topic = new_topic((0,))
+    quota({"client-id": "busy"}, request_percentage=0.0001)
+    one, told = as_client("busy"), []
+
+    def is_told() -> bool:
+        reply = one.ask(metadata(topic))
+        told.append(reply.throttle_time.total_seconds())
+        return told[-1] > 0
+
+    eventually(is_told, "the client is told to wait")
+    assert told[-1] <= 1, "for one window at most"
+    with at_least(told[-1] - 0.05):
+        assert not as_client("neighbour").ask(metadata(topic)).throttle_time
+        assert write(one, topic) > 0, "any API counts"
+
+
+def test_an_address_that_opens_too_many_connections_is_turned_away(
+    running: InProcessCluster, quota: Callable[..., None], as_client: Open
+) -> None:
+    quota({"ip": "127.0.0.1"}, connection_creation_rate=1)
+    early = as_client("first")
+
+    def is_turned_away() -> bool:
+        one = as_client("another")
+        try:
+            one.ask(metadata())
+        except DisconnectedError:
+            return True
+        return False
+
+    eventually(is_turned_away, "a connection is closed")
+    assert early.ask(metadata()) is not None
+    quota({"ip": "127.0.0.1"}, connection_creation_rate=1_000)
+    assert as_client("later").ask(metadata()) is not None
