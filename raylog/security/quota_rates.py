@@ -129,7 +129,7 @@ class TokenBucket:
 
     def take(self, count: float, now_ms: float) -> None:
         """Whatever is there: it may fall below zero."""
-        self._tokens = min(self._most, self.tokens(now_ms) - count)
+        self._tokens = self.tokens(now_ms) - count
 
     def throttle_ms(self, now_ms: float) -> int:
         """How long until there is no debt, in whole milliseconds."""

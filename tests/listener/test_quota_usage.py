@@ -5,6 +5,7 @@ from __future__ import annotations
 from raylog.kafka.context import RequestContext
 from raylog.listener import quota_usage
 from raylog.listener.quota_usage import QuotaUsage
+from raylog.listener.quotas import Quotas
 from raylog.metadata.image import MetadataImage
 from raylog.security.quotas import CONNECTION_CREATION_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE
 
@@ -43,6 +44,20 @@ def test_clients_of_one_user_share_an_account_that_outlives_changes() -> None:
     world.image.quotas.remove(ALICE, PRODUCER_BYTE_RATE)
     assert world.follow() and world.account("alice") is None
     assert world.usage.follow(5, 2_000) is False, "other windows are no other quotas"
+
+
+def test_connections_that_are_turned_away_do_not_count() -> None:
+    world = World()
+    limited = Quotas(lambda: world.image, lambda: world.now_ms)
+    world.image.quotas.set((("ip", None),), CONNECTION_CREATION_RATE, 1.0)
+    limited._usage.follow(11, 1_000)
+    assert [limited._turned_away_s("10.0.0.1") for _ in range(12)] == [0.0] * 10 + [1.0] * 2
+    for _ in range(100):
+        world.now_ms += 100
+        assert limited._turned_away_s("10.0.0.1") <= 1.0
+    assert limited._turned_away_s("10.0.0.2") == 0
+    world.now_ms = 11_000
+    assert limited._turned_away_s("10.0.0.1") == 0, "the ten that stayed are forgotten"
 
 
 def test_accounts_of_many_client_ids_are_forgotten_when_nothing_counts(monkeypatch) -> None:

@@ -67,6 +67,12 @@ def as_client(running: InProcessCluster) -> Iterator[Callable[..., Client]]:
         each.close()
 
 
+def sessions_of(running: InProcessCluster) -> int:
+    server = running.launcher.servers[node_id(0, BROKER_SLOT)]
+    assert isinstance(server, BrokerServer) and server.router is not None
+    return len(server.router.sessions)
+
+
 def write(client: Client, topic: str, value: bytes = VALUE, *, acks: int = 1) -> int:
     """The throttle time, in milliseconds."""
     reply = client.ask(produce(topic, {0: batch(value)}, acks=acks))
@@ -143,7 +149,7 @@ def test_a_quota_of_the_user_beats_one_of_the_client_id(
 
 @pytest.mark.parametrize("with_session", [False, True])
 def test_a_consumer_above_its_quota_gets_nothing_and_waits(
-    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None], with_session: bool
+    as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None], with_session: bool, running: InProcessCluster
 ) -> None:
     topic, slow = new_topic((0,)), f"slow-{with_session}"
     for _ in range(3):
@@ -156,10 +162,11 @@ def test_a_consumer_above_its_quota_gets_nothing_and_waits(
     reply = one.ask(fetch(topic, {0: 1}, max_bytes=KIB, **opening))
     told_ms = round(reply.throttle_time.total_seconds() * 1_000)
     assert 400 <= told_ms <= 1_700
-    assert not reply.responses and reply.session_id == 0, "and no session is opened"
+    assert not reply.responses and reply.session_id == 0 and not sessions_of(running), "and no session is opened"
     with at_least(told_ms / 1_000 - 0.05):
         assert read(as_client("neighbour"), topic)[0] > 20 * KIB
         assert one.ask(metadata(topic)).topics
+    assert read(one, topic, 1, max_bytes=KIB)[1] <= 1_700, "what was withheld does not count"
 
 
 def test_an_answer_has_no_more_than_the_quota_allows_at_once(
