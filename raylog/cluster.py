@@ -27,6 +27,7 @@ from raylog.client.bootstrap import endpoints_of, inside_address, outside_addres
 from raylog.client.config import CommonConfig
 from raylog.client.links.address import ClusterAddress, not_from_outside
 from raylog.client.links.connections import current, knows_servers, learn_servers
+from raylog.client.security.options import security_of, split
 from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.configs.broker_configs import for_all_brokers
 from raylog.disks.disk import (
@@ -61,6 +62,7 @@ from raylog.placement.ray_connection import (
 )
 from raylog.starting import Start
 from raylog.types import Endpoint
+from raylog.wire.client_security import ClientSecurity
 from raylog.wire.listeners import endpoint_text
 from raylog.wire.private import LOG_CLOSING_S, ClusterStatusRequest, DescribeQuorum, Shutdown
 
@@ -331,23 +333,28 @@ def connect(
 
     ``options`` are for all clients that the handle makes, by Kafka's names, as
     ``{"client.id": "report"}``, or as keywords: ``client_id="report"``. ConfigError for one that
-    not every kind of client has.
+    not every kind of client has. ``security.protocol``, ``ssl.*`` and ``sasl.*`` among them say how
+    to get in at the brokers' listeners; the handle keeps what their files hold, and shows none of it.
 
     Raises RayError for a Ray that cannot be used or does not answer within ``timeout_s`` seconds,
-    and ClusterError or ClientTimeoutError if no cluster runs there or none answers in that time. The logger
+    ClusterError or ClientTimeoutError if no cluster runs there or none answers in that time, and
+    SslAuthenticationError or SaslAuthenticationFailedError if it lets this client not in. The logger
     "raylog.connect" reports at level INFO what is tried and which way is taken.
     """
     if sum(each is not None for each in (address, ray_address, folder, bootstrap_servers)) > 1:
         raise ConfigError("a cluster is found by its brokers, by its folder or by its Ray: give one of the three")
-    client_options = _common(options, more_options)
+    client_options, security = _connecting(options, more_options)
     no_listener: RaylogError | None = None
     if address is not None:
-        no_listener = _why_no_broker(address)
+        no_listener = _why_no_broker(address) if security is None else None
         bootstrap_servers, ray_address = (address, None) if no_listener is None else (None, address)
     if bootstrap_servers is not None:
-        return _through_brokers(bootstrap_servers, secret, name, timeout_s, client_options)
-    if secret is not None:
-        raise ConfigError("a secret goes with bootstrap_servers: a folder and a Ray say it themselves")
+        return _through_brokers(bootstrap_servers, secret, name, timeout_s, client_options, security)
+    if security is not None or secret is not None:
+        given = "a secret" if secret is not None else "security.protocol"
+        raise ConfigError(
+            f"{given} goes with bootstrap_servers: a folder and a Ray say the cluster's secret themselves"
+        )
     try:
         cluster = find(ray_address, folder=folder, name=name, timeout_s=timeout_s, options=client_options)
     except RayError as error:
@@ -375,11 +382,16 @@ def _why_no_broker(address: str) -> RaylogError | None:
 
 
 def _through_brokers(
-    bootstrap_servers: str | Sequence[str], secret: str | None, name: str, timeout_s: float, options: dict[str, Any]
+    bootstrap_servers: str | Sequence[str],
+    secret: str | None,
+    name: str,
+    timeout_s: float,
+    options: dict[str, Any],
+    security: ClientSecurity | None,
 ) -> Cluster:
     listeners = ",".join(map(endpoint_text, endpoints_of(bootstrap_servers)))
     announce(f"the brokers at {listeners}", timeout_s)
-    address = outside_address(bootstrap_servers, name, timeout_s=timeout_s)
+    address = outside_address(bootstrap_servers, name, timeout_s=timeout_s, security=security)
     if secret is None:
         logger.info("Going through the listeners of the brokers: no secret of the cluster is given")
     else:
@@ -428,6 +440,19 @@ def find(
         )
     cluster_id, endpoints, secret = _credentials(where, controllers, deadline)
     return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, tuple(endpoints), secret), options=_common(options))
+
+
+def _connecting(*sources: Mapping[str, Any] | None) -> tuple[dict[str, Any], ClientSecurity | None]:
+    """Options of every kind of client, and how clients prove who they are. Raises ConfigError."""
+    others: list[dict[str, Any]] = []
+    of_security: dict[str, str] = {}
+    for source in sources:
+        rest, found = split(source)
+        if twice := sorted(of_security.keys() & found):
+            raise ConfigError(f"{twice[0]} is given in options and as a keyword: give it once")
+        others.append(rest)
+        of_security |= found
+    return _common(*others), security_of(of_security)
 
 
 def _common(*sources: Mapping[str, Any] | None) -> dict[str, Any]:

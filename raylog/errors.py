@@ -16,6 +16,7 @@
     ├── TransactionAbortedError       a transaction failed and is aborted; retriable, as a whole (TRANSACTION_ABORTABLE)
     ├── SerializationError            a user's serializer or deserializer failed
     ├── ProtocolError                 bytes that are no frame, an unknown API, a failed handshake
+    ├── SslAuthenticationError        a TLS handshake that trying again cannot mend; says what to do
     ├── DisconnectedError             the peer closed or died; retriable (NETWORK_EXCEPTION)
     └── KafkaError                    an error code of the protocol; one subclass per code: ``NotLeaderOrFollowerError`` …
 
@@ -93,6 +94,10 @@ class SerializationError(RaylogError):
 
 class ProtocolError(RaylogError):
     code = ErrorCode.invalid_request
+
+
+class SslAuthenticationError(RaylogError):
+    pass
 
 
 class DisconnectedError(RaylogError):

@@ -18,6 +18,7 @@ import typer
 from raylog.cli.connection import find_cluster
 from raylog.cli.remote import BOOTSTRAP_SERVERS, CLUSTER_SECRET, outside, reached_through
 from raylog.cli.topics import parse_configs
+from raylog.client.security.options import split
 from raylog.configs.properties import read_properties
 from raylog.errors import ConfigError
 
@@ -67,7 +68,8 @@ def cluster_of(
     """The cluster that the command means, and the properties that are left for its client."""
     options = dict(properties)
     servers, secret = options.pop(BOOTSTRAP_SERVERS, None), options.pop(CLUSTER_SECRET, None)
-    with reached_through(servers, secret):
+    options, of_security = split(options)
+    with reached_through(servers, secret, of_security):
         return find_cluster(folder, address, timeout_s), options
 
 

@@ -51,8 +51,8 @@ class Outside:
 
     bootstrap_servers: str | None = None
     secret: str | None = field(default=None, repr=False)
-    options: Mapping[str, str] = field(default_factory=dict)
-    client_options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For the one client that the command has, if it takes such: then ``options`` are empty."""
 
 
@@ -102,15 +102,16 @@ def reaching(command: Command, *, has_one_client: bool = False) -> Command:
 
 
 @contextmanager
-def reached_through(servers: str | None, secret: str | None) -> Iterator[None]:
+def reached_through(servers: str | None, secret: str | None, of_security: Mapping[str, str]) -> Iterator[None]:
     """Meanwhile a cluster is also found by what a client's own options say of it; the command's
-    ``--bootstrap-server`` wins.
+    ``--bootstrap-server`` wins. ``of_security`` are those of TLS and SASL.
     """
     told = outside()
     chosen = told.bootstrap_servers or servers
     if secret is not None and chosen is None:
         raise ConfigError("cluster.secret goes with bootstrap.servers: give both")
-    before = _told.set(replace(told, bootstrap_servers=chosen, secret=told.secret or secret))
+    options = {**told.options, **of_security}
+    before = _told.set(replace(told, bootstrap_servers=chosen, secret=told.secret or secret, options=options))
     try:
         yield
     finally:

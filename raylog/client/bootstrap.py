@@ -21,7 +21,9 @@ from raylog.client.links.address import ClusterAddress
 from raylog.client.links.link import ClusterLink
 from raylog.client.sync import call
 from raylog.errors import ClientTimeoutError, ConfigError, RaylogError
+from raylog.security.protocols import SecurityProtocol
 from raylog.types import Endpoint
+from raylog.wire.client_security import ClientSecurity
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import HandshakeError
 from raylog.wire.listeners import parse_endpoint
@@ -46,21 +48,27 @@ def endpoints_of(bootstrap_servers: str | Sequence[str]) -> tuple[Endpoint, ...]
 
 def _endpoint(text: str) -> Endpoint:
     protocol, has_protocol, address = text.rpartition("://")
+    if has_protocol and protocol.upper() not in SecurityProtocol.__members__:
+        raise ConfigError(f"{BOOTSTRAP_SERVERS}={text!r}: give host:port")
     if has_protocol and protocol.upper() != "PLAINTEXT":
-        raise ConfigError(f"{BOOTSTRAP_SERVERS}={text!r}: raylog's own clients don't speak {protocol}, only PLAINTEXT")
+        raise ConfigError(
+            f"{BOOTSTRAP_SERVERS}={text!r}: give host:port, and security.protocol={protocol.upper()} beside it"
+        )
     return parse_endpoint(BOOTSTRAP_SERVERS, address, lowest_port=1)
 
 
-def outside_address(bootstrap_servers: str | Sequence[str], name: str, *, timeout_s: float) -> ClusterAddress:
+def outside_address(
+    bootstrap_servers: str | Sequence[str], name: str, *, timeout_s: float, security: ClientSecurity | None = None
+) -> ClusterAddress:
     """The address of the cluster whose brokers listen there. The first that answers is believed.
 
     Raises ConfigError for what is no list of brokers, ClusterError and ClientTimeoutError if none
-    answers.
+    answers; SslAuthenticationError and SaslAuthenticationFailedError.
     """
     endpoints = endpoints_of(bootstrap_servers)
-    unknown = ClusterAddress(name, "", "", endpoints, None)
+    unknown = ClusterAddress(name, "", "", endpoints, None, security)
     reply = call(unknown, requests.metadata([]), timeout_s=timeout_s)
-    return ClusterAddress(name, "", str(reply.cluster_id or ""), endpoints, None)
+    return replace(unknown, cluster_id=str(reply.cluster_id or ""))
 
 
 def inside_address(outside: ClusterAddress, secret: str, *, timeout_s: float) -> ClusterAddress:
@@ -74,7 +82,7 @@ def inside_address(outside: ClusterAddress, secret: str, *, timeout_s: float) ->
     if not controllers:
         logger.info("Going through the listeners of the brokers: they do not say where the controllers are")
         return outside
-    inside = replace(outside, bootstrap=controllers, secret=secret.encode())
+    inside = replace(outside, bootstrap=controllers, secret=secret.encode(), security=None)
     try:
         background().run(_reach_all(inside), timeout_s + _REACHED_S)
     except HandshakeError as error:
@@ -90,7 +98,7 @@ def inside_address(outside: ClusterAddress, secret: str, *, timeout_s: float) ->
 
 def why_no_listener(endpoint: Endpoint) -> RaylogError | None:
     """None if a listener of Kafka's protocol answers there, else what came instead, within three
-    seconds.
+    seconds. One with TLS does not answer.
     """
     return background().run(_ask_for_versions(endpoint))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _NEW_PROTOCOL = "groups speak the classic protocol; that of KIP-848 is not there yet"
-_NO_TLS = "TLS and SASL come in a later version; on a cluster's nodes, its secret authenticates both sides"
+_OF_CONNECT = "give it to raylog.connect(bootstrap_servers=…), whose clients all have it"
 _NO_RACK = "it says which replica a consumer reads; producers and admin clients ask leaders"
 _NO_JMX = "there is no JMX reporter; clients are asked for their figures directly"
 
@@ -17,10 +17,10 @@ _EVERYWHERE: Mapping[str, str] = {
     "bootstrap.servers": "give it to raylog.connect(bootstrap_servers=…), which returns a cluster with producers and consumers",
     "bootstrap.controllers": "a handle gets its address from raylog.connect() or a ClusterAddress",
     "client.dns.lookup": "servers announce addresses, not names, on the inside link",
-    "security.protocol": _NO_TLS,
-    "security.providers": _NO_TLS,
-    "sasl.*": _NO_TLS,
-    "ssl.*": _NO_TLS,
+    "security.protocol": _OF_CONNECT,
+    "security.providers": _OF_CONNECT,
+    "sasl.*": _OF_CONNECT,
+    "ssl.*": _OF_CONNECT,
     "metric.reporters": _NO_JMX,
     "metrics.num.samples": _NO_JMX,
     "metrics.sample.window.ms": _NO_JMX,

@@ -17,9 +17,11 @@ blocks: a sender that can outrun the peer looks at ``write_paused`` or awaits ``
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -27,6 +29,14 @@ from raylog.errors import ClientTimeoutError, DisconnectedError, ProtocolError, 
 from raylog.kafka.context import RequestContext
 from raylog.types import Endpoint
 from raylog.wire import private
+from raylog.wire.client_security import (
+    NO_TLS,
+    ClientSecurity,
+    SaslAuthenticationFailedError,
+    SaslSession,
+    tls_failure,
+    unauthenticated_end,
+)
 from raylog.wire.frames import (
     PRODUCE,
     Entity,
@@ -74,7 +84,9 @@ class Connection(FramedProtocol):
         self._drained: asyncio.Future[None] | None = None
         self._obeys_throttle = False
         self._throttled_until = 0.0  # the loop's time
-        self._held: list[list[Buffer]] = []  # frames that wait for it
+        self._hint = ""  # why a listener may have ended the connection before its first answer
+        self._is_held = False  # until a session is begun anew
+        self._held: list[list[Buffer]] = []  # frames that wait for either
         self._stream: Callable[[memoryview], None] | None = None
         self._stream_closed: Callable[[Exception | None], None] | None = None
         self._waiting_for_end: list[asyncio.Future[None]] = []
@@ -91,21 +103,26 @@ class Connection(FramedProtocol):
         timeout_ms: int = OPEN_TIMEOUT_MS,
         borrows_records: bool = False,
         obeys_throttle: bool = False,
+        security: ClientSecurity | None = None,
     ) -> Connection:
         """Connects and shakes hands (``secret`` None: no handshake).
 
         ``expect`` demands one actor and incarnation, ``caller`` says who we are.
         ``borrows_records``: large records in a reply are views of what was read, whose memory they
-        hold. Raises DisconnectedError if nobody answers or the peer closes, ClientTimeoutError
-        after ``timeout_ms``, HandshakeError for a peer that is not who it should be.
+        hold. ``security`` is what a broker's listener asks for. Raises DisconnectedError if nobody
+        answers or the peer closes, ClientTimeoutError after ``timeout_ms``, HandshakeError for a
+        peer that is not who it should be; SslAuthenticationError and SaslAuthenticationFailedError.
         """
         connection = Connection(endpoint, client_id)
         connection._borrows_records = borrows_records
         connection._obeys_throttle = obeys_throttle
+        connection._hint = unauthenticated_end(security) if secret is None else ""
         expected = Peer(*expect) if isinstance(expect, tuple) else expect
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await connection.connect()
+                await connection.connect(security)
+                if security is not None and security.mechanism is not None:
+                    await SaslSession(connection, security).begin()
                 if secret is not None:
                     await connection.shake_hands(ClientHandshake(secret, cluster_id, caller=caller, expect=expected))
         except TimeoutError:
@@ -116,20 +133,32 @@ class Connection(FramedProtocol):
             raise
         return connection
 
-    async def connect(self) -> None:
-        """The first half of ``open``. Raises DisconnectedError, caused by the OSError."""
+    async def connect(self, security: ClientSecurity | None = None) -> None:
+        """The first half of ``open``, with TLS if ``security`` says so. Raises DisconnectedError,
+        caused by the OSError, and SslAuthenticationError.
+        """
         loop = asyncio.get_running_loop()
         host, port = self.endpoint.host, self.endpoint.port
+        context = security.context() if security is not None else None
+        server_name = host if context is not None else None
         try:
             failure: OSError | None = None
             for address in [host] if _is_numeric(host) else await _addresses(host, port):
                 try:
-                    await loop.create_connection(lambda: self, address, port)
+                    await loop.create_connection(lambda: self, address, port, ssl=context, server_hostname=server_name)
                     return
                 except OSError as error:
                     failure = error
             raise failure or OSError(f"{host} has no address")
         except OSError as error:
+            if context is not None and (told := tls_failure(self.endpoint, error)) is not None:
+                raise told from None
+            if (
+                context is not None
+                and isinstance(error, ConnectionError | ssl.SSLError)
+                and error.errno != errno.ECONNREFUSED
+            ):
+                raise DisconnectedError(f"{self.endpoint} ended the TLS handshake: {NO_TLS}") from error
             reason = (
                 str(error) if error.errno is None or isinstance(error, socket.gaierror) else os.strerror(error.errno)
             )
@@ -212,7 +241,7 @@ class Connection(FramedProtocol):
                 self._set_timer(deadline)
         was_idle = not self._pending
         self._pending[correlation_id] = _PendingCall(on_reply, api_key, version, deadline)
-        if self._throttled_until:
+        if self._throttled_until or self._is_held:
             self._held.append(frame)
         elif was_idle:
             self.write_frame_now(frame)
@@ -263,10 +292,27 @@ class Connection(FramedProtocol):
         assert api_of(entity)[0] == PRODUCE and entity.acks == 0, "only Produce with acks 0 has no reply"
         if not self.shut:
             frame = encode_request(entity, 0, self._field(context))
-            if self._throttled_until:
+            if self._throttled_until or self._is_held:
                 self._held.append(frame)
             else:
                 self.write_frame(frame)
+
+    def send_first(self, entity: Entity) -> asyncio.Future[Entity]:
+        """Sends a request past those that are held; the future holds the reply."""
+        held, throttled = self._is_held, self._throttled_until
+        self._is_held, self._throttled_until = False, 0.0
+        try:
+            return self.send(entity, timeout_ms=None)
+        finally:
+            self._is_held, self._throttled_until = held, throttled
+
+    def hold_requests(self) -> None:
+        """Whatever is sent from now on waits for ``release_requests``, in order."""
+        self._is_held = True
+
+    def release_requests(self) -> None:
+        self._is_held = False
+        self._send_held()
 
     async def drain(self) -> None:
         """Waits while the peer is slow to read. Returns at once on a closed connection."""
@@ -319,6 +365,11 @@ class Connection(FramedProtocol):
             self.loop.call_later(left_s, self._throttle_over)
             return
         self._throttled_until = 0.0
+        self._send_held()
+
+    def _send_held(self) -> None:
+        if self._throttled_until or self._is_held:
+            return
         held, self._held = self._held, []
         for frame in held:
             self.write_frame(frame)
@@ -359,8 +410,18 @@ class Connection(FramedProtocol):
             if not future.done():
                 future.set_result(None)
 
-    def _disconnected(self, reason: Exception | None = None) -> DisconnectedError:
-        return DisconnectedError(f"the connection to {self.endpoint} ended" + (f": {reason}" if reason else ""))
+    def _disconnected(self, reason: Exception | None = None) -> RaylogError:
+        if (
+            isinstance(reason, ssl.SSLError)
+            and not self.bytes_received  # TLS 1.3 refuses a client after its handshake
+            and (told := tls_failure(self.endpoint, reason)) is not None
+        ):
+            return told
+        if isinstance(reason, SaslAuthenticationFailedError):
+            return reason  # a session that could not be begun anew
+        hint = "" if self.bytes_received or isinstance(reason, RaylogError) else self._hint
+        why = "; ".join(filter(None, (str(reason or ""), hint)))
+        return DisconnectedError(f"the connection to {self.endpoint} ended" + (f": {why}" if why else ""))
 
     def _set_timer(self, at: float) -> None:
         if self._timer is not None:

@@ -42,7 +42,7 @@ _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([A-Za-z0-9+/=\s]+)-----E
 _SUITE: Final = re.compile(
     r"TLS_(?:(ECDHE|DHE)_)?(RSA|ECDSA)_WITH_(AES_128|AES_256|CHACHA20)_(GCM|CBC|POLY1305)_(SHA(?:256|384)?)"
 )
-_CONVERT: Final = (
+CONVERT: Final = (
     "only PEM is supported: set it to PEM, and convert the store with `keytool -importkeystore -srckeystore STORE "
     "-destkeystore store.p12 -deststoretype PKCS12` and `openssl pkcs12 -in store.p12 -out store.pem`"
 )
@@ -69,7 +69,7 @@ class TlsConfig:
     @classmethod
     def of(cls, configs: Mapping[str, str], listener: str) -> TlsConfig:
         """By settings' names. Raises ConfigError that names what is wrong."""
-        settings = _Settings(configs, listener)
+        settings = TlsSettings(configs, listener)
         keystore, truststore = settings.text("ssl.keystore.location"), settings.text("ssl.truststore.location")
         key, chain = settings.text("ssl.keystore.key"), settings.text("ssl.keystore.certificate.chain")
         trusted = settings.text("ssl.truststore.certificates")
@@ -140,7 +140,7 @@ class TlsConfig:
             if self.keystore is not None:
                 context.load_cert_chain(self.keystore, password=password)
             else:
-                with _in_memory(_tidy(self.chain)) as chain, _in_memory(_tidy(self.key)) as key:
+                with in_memory(tidy(self.chain)) as chain, in_memory(tidy(self.key)) as key:
                     context.load_cert_chain(chain, key, password=password)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
@@ -159,7 +159,7 @@ class TlsConfig:
             if self.truststore is not None:
                 context.load_verify_locations(self.truststore)
             else:
-                context.load_verify_locations(cadata=_tidy(self.trusted))
+                context.load_verify_locations(cadata=tidy(self.trusted))
         except (ssl.SSLError, ValueError):
             raise ConfigError(f"{where} does not hold certificates in PEM") from None
         except OSError as error:
@@ -184,12 +184,12 @@ class TlsConfig:
         return principal
 
 
-class _Settings:
-    """The settings of one listener."""
+class TlsSettings:
+    """The settings of one listener, or of a client (None)."""
 
-    def __init__(self, configs: Mapping[str, str], listener: str) -> None:
+    def __init__(self, configs: Mapping[str, str], listener: str | None = None) -> None:
         self._configs = configs
-        self._prefix = f"listener.name.{listener.lower()}."
+        self._prefix = f"listener.name.{listener.lower()}." if listener is not None else ""
 
     def name(self, name: str) -> str:
         """Under which the value stands."""
@@ -210,7 +210,7 @@ class _Settings:
         given = (self.text(name) or "JKS").strip().upper()
         if given != "PEM":
             stated = "is" if self.text(name) else "is not given, which in Kafka means"
-            raise ConfigError(f"{self.name(name)} {stated} {given}, and {_CONVERT}")
+            raise ConfigError(f"{self.name(name)} {stated} {given}, and {CONVERT}")
         if self.text(f"ssl.{store}.password"):
             raise ConfigError(
                 f"{self.name(f'ssl.{store}.password')} cannot be given for PEM: only a key has a password"
@@ -272,7 +272,7 @@ def _suite(name: str, suite: str) -> str:
 
 
 @contextmanager
-def _in_memory(text: str) -> Iterator[str]:
+def in_memory(text: str) -> Iterator[str]:
     """The path of a file in memory: Python's ``ssl`` reads keys from files only."""
     descriptor = os.memfd_create("raylog-pem", os.MFD_CLOEXEC)
     try:
@@ -283,7 +283,7 @@ def _in_memory(text: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _tidy(text: str | None) -> str:
+def tidy(text: str | None) -> str:
     """PEM with its lines, which a properties file that goes on behind a backslash has lost."""
     blocks = []
     for label, encoded in _PEM.findall(text or ""):

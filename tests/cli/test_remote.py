@@ -127,7 +127,8 @@ def test_a_file_gives_options_and_the_brokers(kafka: Kafka, tmp_path: Path) -> N
     assert "orders\n" in runner.invoke(app, ["topics", "list", "--command-config", str(file)]).stdout
     for line, said in [
         ("cluster.secret=guessed", "the secret is not that of cluster"),
-        ("security.protocol=SASL_SSL", "does not accept security.protocol: TLS and SASL come in a later version"),
+        ("security.protocol=SASL_SSL", "SASL needs sasl.mechanism"),
+        ("sasl.password=abc", "sasl.password needs security.protocol=SASL_SSL or SASL_PLAINTEXT, which is PLAINTEXT"),
         ("client.ids=x", "did you mean 'client.id'?"),
         ("linger.ms=5", "unknown client option 'linger.ms'"),
     ]:

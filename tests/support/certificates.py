@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -38,13 +39,18 @@ class Authority:
         self.certificate.write_bytes(own.sign(above._key, hashes.SHA256()).public_bytes(PEM))
 
     def signed(
-        self, called: str, subject: x509.Name | None = None, *, expired: bool = False, password: str | None = None
+        self,
+        called: str,
+        subject: x509.Name | None = None,
+        *,
+        expired: bool = False,
+        password: str | None = None,
+        hosts: Sequence[str] = (),
     ) -> Path:
-        """A file of a private key and its certificate."""
+        """A file of a private key and its certificate; ``hosts`` are its names in place of 127.0.0.1."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName(
-            [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-        )
+        here = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+        names = x509.SubjectAlternativeName([x509.DNSName(each) for each in hosts] or here)
         built = self._builder(subject or common_name(called), key, -3 if expired else 0).add_extension(names, False)
         encryption = (
             serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()

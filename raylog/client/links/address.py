@@ -10,7 +10,8 @@ handshake (it is never sent) and never shows in ``repr``.
 
 Who does not know the secret is outside, as every Kafka client is: its address has None in that
 place, and ``bootstrap`` lists listeners of brokers. Its clients do what Kafka's protocol allows, and
-all their requests pass the Brokers.
+all their requests pass the Brokers. ``security`` is then how they prove who they are; it shows in no
+``repr`` either.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from raylog.errors import ConfigError
 from raylog.types import Endpoint
 from raylog.version import VERSION
+from raylog.wire.client_security import ClientSecurity
 
 
 def not_from_outside(what: str) -> ConfigError:
@@ -44,14 +46,19 @@ class ClusterAddress:
     cluster_id: str
     bootstrap: tuple[Endpoint, ...]
     secret: bytes | None = field(repr=False)
+    security: ClientSecurity | None = field(default=None, repr=False)
+    """What the listeners ask for; None: they are PLAINTEXT. Only without ``secret``."""
 
     def __post_init__(self) -> None:
         if not self.bootstrap:
             raise ConfigError(f"the address of cluster {self.name!r} names no endpoint: get one from raylog.connect()")
+        assert self.secret is None or self.security is None, (
+            "processes of the cluster take the secret, and nothing else"
+        )
 
     def __reduce__(self) -> Any:
         endpoints = tuple((each.host, each.port) for each in self.bootstrap)
-        return unpickled, (VERSION, self.name, self.namespace, self.cluster_id, endpoints, self.secret)
+        return unpickled, (VERSION, self.name, self.namespace, self.cluster_id, endpoints, self.secret, self.security)
 
     @property
     def is_outside(self) -> bool:
@@ -68,5 +75,5 @@ def unpickled(version: str, *values: Any) -> ClusterAddress:
             f"this handle was pickled by raylog {version}, and this process has {VERSION}: install the same version, "
             "or connect here with raylog.connect()"
         )
-    name, namespace, cluster_id, endpoints, secret = values
-    return ClusterAddress(name, namespace, cluster_id, tuple(Endpoint(*each) for each in endpoints), secret)
+    name, namespace, cluster_id, endpoints, secret, security = values
+    return ClusterAddress(name, namespace, cluster_id, tuple(Endpoint(*each) for each in endpoints), secret, security)

@@ -156,6 +156,7 @@ class Connections:
                 timeout_ms=int(timeout_ms),
                 borrows_records=self._borrows_records,
                 obeys_throttle=True,
+                security=self._address.security,
             )
         except RaylogError:
             door.failures += 1
