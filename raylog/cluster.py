@@ -352,9 +352,7 @@ def connect(
         return _through_brokers(bootstrap_servers, secret, name, timeout_s, client_options, security)
     if security is not None or secret is not None:
         given = "a secret" if secret is not None else "security.protocol"
-        raise ConfigError(
-            f"{given} goes with bootstrap_servers: a folder and a Ray say the cluster's secret themselves"
-        )
+        raise ConfigError(f"{given} goes with bootstrap_servers: a folder and a Ray say the secret themselves")
     try:
         cluster = find(ray_address, folder=folder, name=name, timeout_s=timeout_s, options=client_options)
     except RayError as error:

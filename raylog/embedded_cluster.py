@@ -33,6 +33,7 @@ from raylog.disks.embedded import existing_disks, prepare_disks
 from raylog.disks.listener_file import wanted_listeners
 from raylog.disks.quorum_disks import check_count, quorum_disks
 from raylog.disks.start_lock import only_start
+from raylog.disks.started_listeners import checked_openness
 from raylog.embedded_controllers import have_controllers, note_controllers, start_controllers
 from raylog.errors import ClusterError, ConfigError
 from raylog.extras import need
@@ -57,6 +58,7 @@ def init(
     configs: Mapping[str, Any] | str | Path | None = None,
     name: str = DEFAULT_NAME,
     host: str = "127.0.0.1",
+    insecure: bool = False,
     ray_address: str | None = None,
     log_to_driver: bool = False,
     timeout_s: float = 60,
@@ -65,20 +67,19 @@ def init(
     ``folder``.
 
     A second call returns the same cluster, and in another process a handle to it. While another
-    process starts the cluster, ``init`` waits for that and says so. A broker with
-    several disks has the folders ``broker-0``, ``broker-0-disk-1``, …. Any of them may be a link to
-    another file system. ``controllers`` is 1, 3 or 5, each on another broker's disk; three survive
-    the death of one, five of two. None keeps what the cluster has, and gives a new one 1. A cluster
-    that has another number, or is planned to have, gets as many, whether it runs or not: those that
-    are there stay where they are. ``racks`` gives each broker a rack.
+    process starts the cluster, ``init`` waits for that and says so. Of several disks a broker has the
+    folders ``broker-0``, ``broker-0-disk-1``, …; each may be a link to another file system.
+    ``controllers`` is 1, 3 or 5, each on another broker's disk; three survive the death of one, five of
+    two. None keeps what the cluster has, and gives a new one 1. A cluster that has another number, or is
+    planned to have, gets as many, and those that are there stay. ``racks`` gives each broker a rack.
 
     ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or a list of
     ``NAME://host:port``, or one of these from which each looks for free ports. None takes what the disks
     say, and port 9092 of ``host`` for new ones. Clients are given ``advertised_listeners`` instead.
+    Listeners that let in everyone who can connect from other machines need ``insecure``.
 
-    ``configs`` are Kafka's static configs of all brokers, such as ``{"num.partitions": 4}``, or the
-    path of a ``server.properties``. They count at once, behind what ``admin.alter_configs`` has set,
-    and replace those of an earlier start; None keeps these.
+    ``configs`` are Kafka's static configs of all brokers, or the path of a ``server.properties``. They
+    count at once, behind those of ``admin.alter_configs``, and replace an earlier start's; None keeps these.
 
     ``ray_address`` None takes a Ray that runs on this machine, or starts one (loopback only, no
     dashboard, a small object store). "local" always starts one; anything else is Ray's address. A
@@ -89,16 +90,16 @@ def init(
     its address or the beginning of Ray's id of it. ``controllers`` None means three if there are
     three such nodes. Beside it, ``configs``, ``name``, ``ray_address`` and ``timeout_s`` count.
 
-    ``init`` waits as long as the start makes progress: processes come up, logs are opened, bytes
-    are recovered. The logger "raylog.start" reports the progress at level INFO. Raises DiskError
-    for a folder that cannot be used, RayError for a Ray that cannot be used or does not answer
-    within ``timeout_s`` seconds (at most 30), and ClusterError when there was no progress for
-    ``timeout_s`` seconds; its message says what stands still.
+    ``init`` waits as long as the start makes progress, which the logger "raylog.start" reports at level
+    INFO. Raises ConfigError for options that cannot be, DiskError for a folder that cannot be used,
+    RayError for a Ray that cannot be used or does not answer within ``timeout_s`` seconds (at most
+    30), and ClusterError when nothing moved for so long; its message says what stands still.
     """
     need("ray", "raylog.init()")
     start, told = Start(timeout_s, logging.getLogger("raylog.start").info), _told(configs)
     both: dict[str, Any] = {"controllers": controllers, "configs": told, "name": name, "ray_address": ray_address}
     embedded: dict[str, Any] = {"brokers": brokers, "disks_per_broker": disks_per_broker, "racks": racks, "host": host}
+    embedded["insecure"] = insecure
     embedded |= {"listeners": listeners, "advertised_listeners": advertised_listeners, "log_to_driver": log_to_driver}
     if disks is not None:
         return _on_nodes(disks, start, {"folder": folder, **embedded}, **both)
@@ -119,6 +120,7 @@ def start_cluster(
     configs: ServerProperties,
     host: str,
     ray_address: str | None,
+    insecure: bool = False,
     name: str = DEFAULT_NAME,
     log_to_driver: bool = False,
     launcher: LauncherProcess | None = None,
@@ -131,8 +133,7 @@ def start_cluster(
     already.
     """
     check_count(controllers)
-    timeout_s = start.patience.still_s
-    home = Path(folder).expanduser().resolve()
+    timeout_s, home = start.patience.still_s, Path(folder).expanduser().resolve()
     wanted = wanted_listeners(brokers, listeners, advertised_listeners, configs)
     with clusters_lock:
         running = asked.result() if asked is not None else running_cluster(home, name, brokers * disks_per_broker)
@@ -144,7 +145,8 @@ def start_cluster(
                 set_static(running.address, configs.configs, timeout_s=timeout_s)
             have_controllers(running, controllers, start)
             return existing if existing is not None and existing.address == running.address else running
-        found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
+        started = checked_openness(wanted, home, host, is_insecure=insecure)
+        found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), started)
         has_run = any(disk.controllers for disk in found)
         homes = quorum_disks(found, None if has_run else controllers)
         owns_ray, endpoints = start_controllers(

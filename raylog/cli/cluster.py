@@ -71,6 +71,13 @@ _BrokerConfigs = Annotated[
     ),
 ]
 _Host = Annotated[str, typer.Option(help="The address that the servers listen on.")]
+_Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Start a listener that lets in everyone who can connect, from other machines, too. On 127.0.0.1 it needs no such word.",
+    ),
+]
 _DiskCount = Annotated[
     int | None,
     typer.Option(
@@ -99,6 +106,7 @@ def up(
     advertised_listeners: _AdvertisedListeners = None,
     config: _BrokerConfigs = None,
     host: _Host = "127.0.0.1",
+    insecure: _Insecure = False,
     disks: _DiskCount = None,
     wait: _Wait = 0,
     address: Address = None,
@@ -121,7 +129,7 @@ def up(
     told = started_with(config)
     need("ray", "raylog up")
     if disks is not None:
-        if folder != DEFAULT_FOLDER or rack or listeners or advertised_listeners or told.has_listeners:
+        if folder != DEFAULT_FOLDER or rack or listeners or advertised_listeners or told.has_listeners or insecure:
             raise typer.BadParameter(
                 "with --disks folders, racks and listeners are what `raylog node resources` was given"
             )
@@ -140,6 +148,7 @@ def up(
         advertised_listeners=advertised_listeners,
         configs=told,
         host=host,
+        insecure=insecure,
     )
     if as_json:
         print_json(state)
@@ -153,9 +162,11 @@ def _up_on_disks(folder: Path, timeout_s: float, address: str | None, as_json: b
     """
     from raylog.disks.listener_file import wanted_listeners
     from raylog.disks.start_lock import only_start
+    from raylog.disks.started_listeners import checked_openness
 
     names = ("brokers", "listeners", "advertised_listeners", "configs")
-    wanted_listeners(*(settings[name] for name in names))  # before a Ray is started for nothing
+    wanted = wanted_listeners(*(settings[name] for name in names))  # before a Ray is started for nothing
+    checked_openness(wanted, None, settings["host"], is_insecure=settings["insecure"])
     with (
         only_start(folder.expanduser().resolve(), notice),
         _interruption_explained(folder),
@@ -253,7 +264,11 @@ def _tell_obstacles(folder: Path) -> None:
 
 def _print_up(state: dict[str, Any], folder: Path) -> None:
     from raylog.configs.broker_configs import REPLICATION_FACTOR_UNSET
+    from raylog.disks.embedded import existing_disks
+    from raylog.wire.open_listeners import default_listeners, refuse_open
 
+    listeners = [disk.listeners or default_listeners("127.0.0.1") for disk in existing_disks(folder.resolve())]
+    open_to = refuse_open(listeners, is_insecure=True)
     servers = _bootstrap_servers(state)
     live = sum(1 for each in state["brokers"] if each["live"])
     factor = min(REPLICATION_FACTOR_UNSET, len(state["brokers"]))
@@ -261,6 +276,7 @@ def _print_up(state: dict[str, Any], folder: Path) -> None:
     print_text(
         f"Cluster {state['cluster_id']} is up: {live} broker{'s' * (live != 1)}, data in {state['folder']}",
         *([f"Kafka: bootstrap.servers={servers}"] if servers else []),
+        *(f"Open:  {line}" for line in open_to),
         *([f"Logs:  {words}"] if (words := recovery_words(state["logs"])) else []),
         f"Next:  raylog topics create events --partitions 6 --replication-factor {factor}{option}",
         f"       raylog status{option}",

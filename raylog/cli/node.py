@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,14 @@ from raylog.cli.output import AsJson, notice, print_json
 from raylog.disks.filesystems import doubts
 from raylog.errors import DiskError
 from raylog.placement.ray_private import messages_to_stderr
+
+if TYPE_CHECKING:
+    from raylog.wire.listeners import Listeners
+
+_Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Take a listener that lets in everyone who can connect, from other machines, too."),
+]
 
 app = typer.Typer(help="A Ray node and its disks.", no_args_is_help=True)
 
@@ -32,7 +40,7 @@ def resources(
         str | None,
         typer.Option(
             help="Where Kafka clients reach the node's broker: host:port, a list such as PLAINTEXT://:9092,SSL://:9093, or none.",
-            show_default="what it has; port 9092 of the node's address for a new one",
+            show_default="what it has; for a new one port 9092 of a loopback address, and none on any other",
         ),
     ] = None,
     advertised_listeners: Annotated[
@@ -47,6 +55,7 @@ def resources(
             show_default=False,
         ),
     ] = None,
+    insecure: _Insecure = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the --resources of a Ray node from its disks' folders (always JSON).
@@ -69,11 +78,12 @@ def resources(
             )
         ]
     )
-    for line in doubts(folders):
+    disks = disk_folders(folders)
+    for line in (*_openness(disks, said, insecure), *doubts(folders)):
         notice(line)
     print_json(
         advertisement(
-            disk_folders(folders),
+            disks,
             rack=rack,
             listeners=said,
             configs=tuple(sorted(told.configs.items())),
@@ -90,6 +100,7 @@ def lend(
         str | None, typer.Option(help="The head of this node's Ray, host:port.", show_default="the Ray that runs here")
     ] = None,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds in which Ray has to answer.")] = 30,
+    insecure: _Insecure = False,
     as_json: AsJson = False,
 ) -> None:
     """Lend folders of this Ray node, which runs and was started without resources for them.
@@ -106,9 +117,10 @@ def lend(
     from raylog.actors.node_work import lend_folders
 
     here = ray.get_runtime_context().get_node_id()
-    for line in doubts(folders):
+    disks = disk_folders(folders)
+    for line in (*_openness(disks, None, insecure), *doubts(folders)):
         notice(line)
-    lent = lend_folders({here: [folder.absolute() for folder in disk_folders(folders)]})
+    lent = lend_folders({here: [folder.absolute() for folder in disks]})
     if as_json:
         print_json(
             [
@@ -151,6 +163,18 @@ def reclaim(
         print_json({"host": node, "path": str(folder.resolve())})
     else:
         typer.echo(f"{node} lends {folder.resolve()} no longer")
+
+
+def _openness(folders: list[Path], said: Listeners | None, insecure: bool) -> list[str]:
+    """What to say of the listeners that the disks' brokers will have. Raises ConfigError for one that is
+    open to other machines, unless that is meant.
+    """
+    from raylog.disks.disk import read_disk
+    from raylog.wire.open_listeners import refuse_open
+
+    there = [disk.listeners for disk in map(read_disk, folders) if disk is not None]
+    each = [said] if said is not None else [listeners for listeners in there if listeners is not None]
+    return refuse_open(each, is_insecure=insecure)
 
 
 def disk_folders(folders: list[Path]) -> list[Path]:

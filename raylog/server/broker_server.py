@@ -39,7 +39,8 @@ from raylog.types import Endpoint, broker_of
 from raylog.wire.bearer_tokens import BearerTokens
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import Limits
-from raylog.wire.listeners import Listeners, NamedListener, default_listeners
+from raylog.wire.listeners import Listeners, NamedListener
+from raylog.wire.open_listeners import default_listeners, open_listeners
 from raylog.wire.ports import Port
 from raylog.wire.server import Server
 
@@ -129,10 +130,25 @@ class BrokerServer:
             self._certificates.start()
             for tokens in self._tokens:
                 tokens.start()
+        self._tell_who_may_come()
         self._session.start()
         if self._ask_notice is not None:
             self._watch = asyncio.create_task(self._await_notice(self._ask_notice))
         return self._endpoint
+
+    def _tell_who_may_come(self) -> None:
+        for name in open_listeners(self._listeners, on_loopback=False):
+            logger.warning(
+                "everyone who can connect to %s may do everything, because clients need not authenticate", name
+            )
+        for name in open_listeners(self._listeners, on_loopback=True):
+            logger.info("every program of this machine may do everything at %s", name)
+        if not self._ports and self._disk.listeners is None:
+            logger.warning(
+                "no listener for Kafka clients: none was given, and other machines reach %s: give --listeners "
+                "of `raylog node resources`, with SASL_SSL, or with --insecure",
+                self._spec.host,
+            )
 
     @property
     def advertised(self) -> Endpoint | None:

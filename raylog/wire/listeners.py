@@ -90,11 +90,6 @@ def plaintext(bind: Endpoint, advertised: Endpoint | None = None) -> Listeners:
     return Listeners((NamedListener(PLAINTEXT, SecurityProtocol.PLAINTEXT, bind, advertised),))
 
 
-def default_listeners(host: str) -> Listeners:
-    """Kafka's port on the address that the Broker's other listener has."""
-    return plaintext(Endpoint(host, KAFKA_PORT))
-
-
 def listeners_of(
     listeners: str | None, advertised: str | None = None, configs: Mapping[str, str] | None = None
 ) -> Listeners | None:

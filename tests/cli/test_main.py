@@ -211,7 +211,11 @@ def test_node_resources_takes_configs_and_listeners_of_a_properties_file(
     properties.write_text("listeners=PLAINTEXT://:9095\nnum.partitions=4\nnode.id=3\n")
     disk = format_disk(tmp_path / "broker-0", cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
     code, _, err = ends(capsys, "node", "resources", str(disk.path), "--config", str(properties))
-    assert code == 0 and "node.id has no effect" in err
+    assert code != 0 and "PLAINTEXT://0.0.0.0:9095: everyone who can connect there could do everything" in err
+    code, _, err = ends(capsys, "node", "resources", str(disk.path), "--config", str(properties), "--insecure")
+    assert code == 0 and "node.id has no effect" in err and "may read, write and delete everything" in err
+    code, _, err = ends(capsys, "node", "resources", str(disk.path))
+    assert code != 0 and "give --insecure" in err, "the disk remembers the listener, and nobody's word"
     kept = open_disk(disk.path)
     assert dict(kept.configs) == {"num.partitions": "4"} and str(kept.listeners) == "0.0.0.0:9095"
 
@@ -220,6 +224,7 @@ def test_node_resources_takes_configs_and_listeners_of_a_properties_file(
     ("lines", "why"),
     [
         ("listeners=SASL_SSL://:0\n", "SASL_SSL has no certificate"),
+        ("listeners=PLAINTEXT://:0\n", "or, if the network itself keeps strangers out, give --insecure"),
         ("listeners=SSL://:0\nssl.keystore.location=/x.jks\n", "openssl pkcs12 -in store.p12"),
         (
             "listeners=SSL://:0\nssl.keystore.type=PEM\nssl.keystore.location=/nowhere.pem\n",

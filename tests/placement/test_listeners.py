@@ -23,7 +23,8 @@ from raylog.placement.resources import advertisement
 from raylog.security.protocols import SecurityProtocol
 from raylog.server.disk_work import format_folder, promise
 from raylog.types import Endpoint
-from raylog.wire.listeners import Listeners, checked, default_listeners, listeners_of, listeners_of_brokers, plaintext
+from raylog.wire.listeners import Listeners, checked, listeners_of, listeners_of_brokers, plaintext
+from raylog.wire.open_listeners import default_listeners
 
 TLS = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/nowhere/broker.pem"}
 
@@ -62,8 +63,8 @@ def test_what_cannot_be_is_refused(listeners: str | None, advertised: str | None
         listeners_of(listeners, advertised)
 
 
-def test_raylogs_own_clients_refuse_to_speak_sasl() -> None:
-    with pytest.raises(ConfigError, match="only PLAINTEXT"):
+def test_a_protocol_is_an_option_of_clients_and_no_part_of_an_address() -> None:
+    with pytest.raises(ConfigError, match=r"give host:port, and security\.protocol=SASL_PLAINTEXT beside it"):
         endpoints_of("SASL_PLAINTEXT://a:9092")
 
 

@@ -1,0 +1,115 @@
+"""A listener that lets everyone in is open on a loopback address, and needs a word on any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from certificates import Authority, settings
+
+from raylog.disks.disk import format_disk, with_listeners
+from raylog.disks.started_listeners import checked_openness
+from raylog.errors import ConfigError
+from raylog.server.broker_server import BrokerServer
+from raylog.server.spec import ServerSpec
+from raylog.types import BROKER_SLOT, Endpoint, node_id
+from raylog.wire.listeners import Listeners, listeners_of, plaintext
+from raylog.wire.open_listeners import default_listeners, is_loopback, refuse_open
+
+pytestmark = pytest.mark.core
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    return settings(authority.signed("broker"), authority.certificate)
+
+
+def made(text: str, configs: dict[str, str] | None = None) -> Listeners:
+    found = listeners_of(text, None, configs)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_addresses_that_only_this_machine_reaches(host: str) -> None:
+    assert is_loopback(host)
+    assert default_listeners(host) == plaintext(Endpoint(host, 9092))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "8.8.8.8", "no-such-host.invalid", "::ffff:10.0.0.7"])
+def test_addresses_that_others_may_reach(host: str) -> None:
+    assert not is_loopback(host)
+    assert default_listeners(host) == Listeners(), "a Broker that was given no listener has none there"
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0.0.0:9092", "PLAINTEXT://:9092", "10.0.0.7:9092", "127.0.0.1:9092,SSL://:9093", "SSL://[::]:9093"]
+)
+def test_what_others_may_reach_without_authentication_is_refused(text: str, stores: dict[str, str]) -> None:
+    listeners = made(text, stores if "SSL" in text else None)
+    with pytest.raises(ConfigError) as raised:
+        refuse_open([listeners], is_insecure=False)
+    said = str(raised.value)
+    for way in ("Bind it to 127.0.0.1", "SASL_SSL", "ssl.client.auth=required", "give --insecure"):
+        assert way in said and "\n" not in said
+    (warned,) = refuse_open([listeners], is_insecure=True)
+    assert "may read, write and delete everything" in warned and "127.0.0.1" not in warned
+
+
+def test_authentication_is_enough_on_any_address(stores: dict[str, str]) -> None:
+    listeners = made("SASL_SSL://:9093,SASL_PLAINTEXT://:9092", stores)
+    assert refuse_open([listeners], is_insecure=False) == []
+    assert refuse_open([made("SSL://:9093", stores | {"ssl.client.auth": "required"})], is_insecure=False) == []
+    with pytest.raises(ConfigError):
+        refuse_open([made("SSL://:9093", stores | {"ssl.client.auth": "requested"})], is_insecure=False)
+    mapped = {"listener.security.protocol.map": "SASL_SSL:PLAINTEXT"}
+    with pytest.raises(ConfigError, match=r"SASL_SSL://0\.0\.0\.0:9093"):  # the protocol counts, and not the name
+        refuse_open([made("SASL_SSL://:9093", mapped)], is_insecure=False)
+
+
+def test_a_loopback_address_is_open_and_says_so_once() -> None:
+    each = [made("127.0.0.1:9092"), made("127.0.0.1:9092"), Listeners()]
+    assert refuse_open(each, is_insecure=False) == [
+        "Every program of this machine may do everything at PLAINTEXT://127.0.0.1:9092"
+    ]
+
+
+def test_what_the_disks_say_counts_where_nothing_is_wanted(tmp_path: Path) -> None:
+    disk = format_disk(tmp_path / "broker-0", cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
+    assert checked_openness([None], tmp_path, "127.0.0.1", is_insecure=False) == [None]
+    with_listeners(disk, made("0.0.0.0:9092"))
+    with pytest.raises(ConfigError):
+        checked_openness([None], tmp_path, "127.0.0.1", is_insecure=False)
+    assert checked_openness([None], tmp_path, "127.0.0.1", is_insecure=True) == [None]
+    inside = made("127.0.0.1:9092")
+    assert checked_openness([inside], tmp_path, "127.0.0.1", is_insecure=False) == [inside]
+
+
+def test_an_address_of_the_servers_that_others_reach_needs_the_word_and_is_then_listened_on() -> None:
+    with pytest.raises(ConfigError, match=r"PLAINTEXT://10\.0\.0\.7:9092"):
+        checked_openness([None, None], None, "10.0.0.7", is_insecure=False)
+    found = checked_openness([None, None], None, "10.0.0.7", is_insecure=True)
+    assert found == [plaintext(Endpoint("10.0.0.7", 9092))] * 2
+    assert checked_openness([Listeners()], None, "10.0.0.7", is_insecure=False) == [Listeners()]
+
+
+def test_a_broker_that_was_given_none_listens_on_a_loopback_address_only(tmp_path: Path) -> None:
+    import asyncio
+
+    async def has_listeners(host: str) -> bool:
+        disk = format_disk(tmp_path / host, cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
+        server = BrokerServer(ServerSpec(node_id(0, BROKER_SLOT), disk.directory_id, str(disk.path), host, 1))
+        return bool(server.listeners.each)
+
+    assert asyncio.run(has_listeners("127.0.0.1"))
+    assert not asyncio.run(has_listeners("10.0.0.7"))
+
+
+def test_init_refuses_before_it_starts_anything(tmp_path: Path) -> None:
+    import raylog
+
+    for options in ({"listeners": ["0.0.0.0:0"]}, {"host": "10.0.0.7"}):
+        with pytest.raises(ConfigError, match=r"insecure=True of raylog\.init"):
+            raylog.init(tmp_path / "cluster", brokers=1, ray_address="local", **options)
+        assert not list(tmp_path.rglob("meta.properties"))
