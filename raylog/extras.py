@@ -4,6 +4,7 @@ A plain ``pip install raylog`` has the clients, the command line and the test br
 else needs packages that are large, so each comes with an extra::
 
     raylog[arrow]    pyarrow and uvloop: Arrow tables for producers and consumers, at full speed
+    raylog[secure]   raylog up --secure: cryptography, which makes certificates
     raylog[ray]      the servers: init, arrange, raylog up, and finding a cluster through Ray
     raylog[oauth]    listeners that verify signed tokens (OAUTHBEARER): PyJWT and cryptography
     raylog[data]     raylog.data: Ray Data and Ray Train
@@ -19,7 +20,7 @@ from importlib.util import find_spec
 from raylog.errors import MissingExtraError
 
 _EXTRA_OF = {
-    "cryptography": "oauth",
+    "cryptography": "secure",
     "grpc": "ray",
     "jwt": "oauth",
     "pandas": "data",

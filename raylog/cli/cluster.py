@@ -71,6 +71,13 @@ _BrokerConfigs = Annotated[
     ),
 ]
 _Host = Annotated[str, typer.Option(help="The address that the servers listen on.")]
+_Secure = Annotated[
+    bool,
+    typer.Option(
+        "--secure",
+        help="Listen with SASL_SSL only: makes an authority, certificates and a super user under FOLDER/security, and has ACLs asked.",
+    ),
+]
 _Insecure = Annotated[
     bool,
     typer.Option(
@@ -106,6 +113,7 @@ def up(
     advertised_listeners: _AdvertisedListeners = None,
     config: _BrokerConfigs = None,
     host: _Host = "127.0.0.1",
+    secure: _Secure = False,
     insecure: _Insecure = False,
     disks: _DiskCount = None,
     wait: _Wait = 0,
@@ -129,7 +137,8 @@ def up(
     told = started_with(config)
     need("ray", "raylog up")
     if disks is not None:
-        if folder != DEFAULT_FOLDER or rack or listeners or advertised_listeners or told.has_listeners or insecure:
+        of_nodes = (rack, listeners, advertised_listeners, told.has_listeners, insecure, secure)
+        if folder != DEFAULT_FOLDER or any(of_nodes):
             raise typer.BadParameter(
                 "with --disks folders, racks and listeners are what `raylog node resources` was given"
             )
@@ -140,6 +149,7 @@ def up(
         timeout,
         address,
         as_json,
+        is_secure=secure,
         brokers=brokers,
         disks_per_broker=disks_per_broker,
         controllers=controllers,
@@ -156,14 +166,18 @@ def up(
         _print_up(state, folder)
 
 
-def _up_on_disks(folder: Path, timeout_s: float, address: str | None, as_json: bool, **settings: Any) -> dict[str, Any]:
+def _up_on_disks(
+    folder: Path, timeout_s: float, address: str | None, as_json: bool, *, is_secure: bool, **settings: Any
+) -> dict[str, Any]:
     """Start it, or find it; returns what `raylog up --json` prints, once every log is open.
     ``settings``: ``_start_on_disks``'s.
     """
+    from raylog.cli import secure_up
     from raylog.disks.listener_file import wanted_listeners
     from raylog.disks.start_lock import only_start
     from raylog.disks.started_listeners import checked_openness
 
+    files = secure_up.make_secure(folder, settings) if is_secure else None
     names = ("brokers", "listeners", "advertised_listeners", "configs")
     wanted = wanted_listeners(*(settings[name] for name in names))  # before a Ray is started for nothing
     checked_openness(wanted, None, settings["host"], is_insecure=settings["insecure"])
@@ -185,6 +199,7 @@ def _up_on_disks(folder: Path, timeout_s: float, address: str | None, as_json: b
         with start.phase("logs"):
             status = await_recovery(cluster, start)
         progress.update(task, advance=1)
+    security = secure_up.finish(cluster, files, status["brokers"]) if files is not None else None
     return {
         "cluster_id": cluster.address.cluster_id,
         "controllers": [str(each) for each in cluster.address.bootstrap],
@@ -192,6 +207,7 @@ def _up_on_disks(folder: Path, timeout_s: float, address: str | None, as_json: b
         "brokers": status["brokers"],
         "logs": status["logs"],
         "phases_s": {name: round(taken_s, 3) for name, taken_s in start.phases_s.items()},
+        **({"security": security} if security is not None else {}),
     }
 
 
@@ -269,6 +285,11 @@ def _print_up(state: dict[str, Any], folder: Path) -> None:
 
     listeners = [disk.listeners or default_listeners("127.0.0.1") for disk in existing_disks(folder.resolve())]
     open_to = refuse_open(listeners, is_insecure=True)
+    secured = []
+    if "security" in state:
+        from raylog.cli.secure_up import lines_of
+
+        secured = lines_of(state["security"])
     servers = _bootstrap_servers(state)
     live = sum(1 for each in state["brokers"] if each["live"])
     factor = min(REPLICATION_FACTOR_UNSET, len(state["brokers"]))
@@ -281,6 +302,7 @@ def _print_up(state: dict[str, Any], folder: Path) -> None:
         f"Next:  raylog topics create events --partitions 6 --replication-factor {factor}{option}",
         f"       raylog status{option}",
         f"       raylog down{where}",
+        *secured,
     )
 
 

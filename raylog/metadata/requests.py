@@ -46,6 +46,7 @@ from raylog.metadata.users.quota_requests import (
     ClientQuotasDescribed,
     DescribeClientQuotas,
 )
+from raylog.security.protocols import AdvertisedListener
 from raylog.types import Endpoint, ReplicaMove
 
 # ------------------------------------------------------------------ topics
@@ -228,7 +229,8 @@ class BrokerView:
     is_draining: bool = False
     last_endpoint: Endpoint | None = None
     is_live: bool = False
-    listener: Endpoint | None = None  # where Kafka clients reach it, while its Broker lives
+    listener: Endpoint | None = None  # where Kafka clients reach it without TLS, while its Broker lives
+    listeners: tuple[AdvertisedListener, ...] = ()  # and all of them
 
 
 @dataclass(frozen=True, slots=True)

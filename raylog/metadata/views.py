@@ -76,6 +76,7 @@ def describe_cluster(image: MetadataImage, *, controller_node: int, controller_e
                 actor.endpoint if actor is not None else None,
                 actor is not None and actor.alive,
                 actor.listener if actor is not None and actor.alive else None,
+                actor.listeners if actor is not None and actor.alive else (),
             )
             for broker_id, broker in sorted(image.brokers.items())
             for actor in [image.actors.get(node_id(broker_id, BROKER_SLOT))]

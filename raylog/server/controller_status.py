@@ -17,6 +17,7 @@ from raylog.metadata.actors.opened_logs import NamedLogs, OpenedLogs
 from raylog.metadata.image import MetadataImage
 from raylog.raft.quorum import Quorum
 from raylog.types import BROKER_SLOT, Endpoint, broker_of
+from raylog.wire.listeners import endpoint_text
 
 
 def cluster_status(
@@ -55,6 +56,7 @@ def _broker(broker: requests.BrokerView, live: set[int], failed: Mapping[uuid.UU
         "rack": broker.rack,
         "draining": broker.is_draining,
         "listener": str(broker.listener) if broker.listener is not None else None,
+        "listeners": [f"{each.name}://{endpoint_text(each.endpoint)}" for each in broker.listeners],
         "live": broker.broker_id << 16 | BROKER_SLOT in live,
         "disks": [path for _, path in broker.directories],
         "offline_disks": {path: failed[each] for each, path in broker.directories if each in failed},

@@ -113,3 +113,10 @@ def test_init_refuses_before_it_starts_anything(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"insecure=True of raylog\.init"):
             raylog.init(tmp_path / "cluster", brokers=1, ray_address="local", **options)
         assert not list(tmp_path.rglob("meta.properties"))
+
+
+def test_cluster_yaml_opens_no_listener_as_it_comes() -> None:
+    lines = (Path(__file__).resolve().parents[2] / "cluster.yaml").read_text().splitlines()
+    told = [line for line in lines if "raylog " in line and not line.lstrip().startswith("#")]
+    assert sum("raylog node resources" in line for line in told) == 2
+    assert not any("--listeners" in line or "--insecure" in line or "--config" in line for line in told)

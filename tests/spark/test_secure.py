@@ -103,3 +103,31 @@ def test_ray_data_reads_and_writes_and_shows_no_secret(ray: Any, outside: raylog
     raylog.data.write_topic(dataset, "from-ray", cluster=outside)
     assert held(outside, "from-ray") == VALUES
     assert PASSWORD not in repr(dataset) + str(dataset) + dataset.stats()
+
+
+def test_what_up_secure_prints_for_spark_works_when_it_is_pasted(spark: Any, connector: Any, tmp_path: Path) -> None:
+    import datetime
+
+    from raw_requests import eventually
+
+    from raylog.cli.secure_files import SecureFiles
+    from raylog.cli.secure_up import client_texts, finish
+    from raylog.testing.in_process import cluster
+
+    if connector.missing is not None:
+        pytest.skip(connector.missing)
+    files = SecureFiles(tmp_path / "security")
+    files.make(["127.0.0.1"], datetime.datetime.now(datetime.UTC))
+    ours = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(files.broker)}
+    with cluster(brokers=1, listeners=listeners_of("SASL_SSL://127.0.0.1:0", None, ours)) as running:
+        inside = raylog.Cluster(running.address)
+        with inside.admin() as admin, inside.producer() as producer:
+            admin.create_topics([NewTopic("events", 1, 1)])
+            producer.send("events", b"pasted").result(60)
+        security = finish(inside, files, inside.status()["brokers"])
+        router = running.launcher.servers[0].router
+        eventually(lambda: router._sasl._credentials(), "the broker knows the user")
+        names = {"spark": spark}
+        exec(client_texts(security)["Spark"], names)
+        frame: Any = names["df"]
+        assert [bytes(row.value) for row in frame.select("value").collect()] == [b"pasted"]

@@ -1,0 +1,146 @@
+"""``raylog up --secure``: a SASL_SSL listener for each broker, an authorizer that lets only the super user
+``admin`` do everything, and what to paste into clients.
+
+The password is in a file that its owner alone can read. It is in no output, no log and no argument of
+a process.
+"""
+
+from __future__ import annotations
+
+import datetime
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raylog.cli.secure_files import USER, SecureFiles
+from raylog.configs.security_configs import AUTHORIZER, SUPER_USERS
+from raylog.configs.server_properties import ServerProperties
+from raylog.errors import ConfigError, RaylogError
+from raylog.extras import need
+from raylog.wire.listeners import EVERYWHERE, KAFKA_PORT, listeners_of_brokers
+
+if TYPE_CHECKING:
+    from raylog.cluster import Cluster
+
+NAME = "SASL_SSL"
+
+
+def make_secure(folder: Path, settings: dict[str, Any]) -> SecureFiles:
+    """The files, which are made if they are missing. ``settings`` of the start, as ``raylog up`` has
+    them, get the listeners and the configs of a secure one. Raises ConfigError.
+    """
+    told, host, advertised = settings["configs"], settings["host"], settings["advertised_listeners"]
+    assert isinstance(told, ServerProperties), "what --config says"
+    need("cryptography", "raylog up --secure")
+    files = SecureFiles(folder.expanduser().resolve() / "security")
+    if told.listener_configs:
+        raise ConfigError(
+            f"--secure makes certificates of its own: leave {min(told.listener_configs)} out, or --secure"
+        )
+    texts = list(settings["listeners"] or told.listeners or [f"{NAME}://{host}:{KAFKA_PORT}"])
+    for each in (each.strip() for text in texts for each in text.split(",")):
+        if not each.upper().startswith(f"{NAME}://"):  # without a map of protocols, a name is its protocol
+            raise ConfigError(f"--secure starts {NAME} listeners only: {each} is none")
+    ours = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(files.broker)}
+    files.make(
+        _hosts(settings["brokers"], texts, advertised or told.advertised_listeners, ours, host),
+        datetime.datetime.now(datetime.UTC),
+    )
+    configs = {AUTHORIZER: "raylog", SUPER_USERS: f"User:{USER}"} | dict(told.configs)
+    settings["configs"] = replace(told, configs=configs, listener_configs=ours, is_given=True)
+    settings["listeners"] = texts
+    return files
+
+
+def _hosts(
+    brokers: int, texts: Sequence[str], advertised: Sequence[str] | None, configs: dict[str, str], host: str
+) -> list[str]:
+    """Names and addresses by which clients may reach the brokers."""
+    hosts = {"localhost", "127.0.0.1", "::1", socket.gethostname(), host}
+    for each in listeners_of_brokers(brokers, texts, advertised, configs):
+        for listener in each.each if each is not None else ():
+            hosts.add(listener.bind.host)
+            if listener.advertised is not None:
+                hosts.add(listener.advertised.host)
+    if hosts & set(EVERYWHERE):
+        import psutil
+
+        families = (socket.AF_INET, socket.AF_INET6)
+        found = (each for addresses in psutil.net_if_addrs().values() for each in addresses)
+        hosts |= {each.address.partition("%")[0] for each in found if each.family in families}
+    return sorted(hosts - set(EVERYWHERE))
+
+
+def have_super_user(cluster: Cluster, files: SecureFiles) -> None:
+    """The super user has the password of the file, if that user is not there yet."""
+    with cluster.admin() as admin:
+        if all(each.user != USER for each in admin.describe_users()):
+            admin.set_user(USER, files.read_password())
+
+
+def finish(cluster: Cluster, files: SecureFiles, brokers: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Have the super user, and the file of a client. Returns where everything is, as plain values."""
+    have_super_user(cluster, files)
+    servers = ",".join(
+        endpoint.removeprefix(f"{NAME}://")
+        for broker in brokers
+        for endpoint in broker["listeners"]
+        if endpoint.startswith(f"{NAME}://")
+    )
+    if not servers:
+        raise RaylogError("no broker tells where its SASL_SSL listener is: see `raylog status`")
+    files.write_client(servers)
+    return {
+        "bootstrap_servers": servers,
+        "user": USER,
+        "password_file": str(files.password),
+        "truststore": str(files.authority),
+        "client_properties": str(files.client),
+    }
+
+
+def client_texts(security: dict[str, str]) -> dict[str, str]:
+    """What to paste, by client."""
+    file = security["client_properties"]
+    python = f"""\
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+producer = Producer({{
+    "bootstrap.servers": "{security["bootstrap_servers"]}",
+    "security.protocol": "SASL_SSL",
+    "ssl.ca.location": {security["truststore"]!r},
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "{security["user"]}",
+    "sasl.password": Path({security["password_file"]!r}).read_text().strip(),
+}})"""
+    java = (
+        f"kafka-console-producer.sh --topic events --bootstrap-server {security['bootstrap_servers']} "
+        f"--producer.config {file}"
+    )
+    spark = f"""\
+from pathlib import Path
+
+options = dict(line.split("=", 1) for line in Path({file!r}).read_text().splitlines())
+options = {{f"kafka.{{name}}": value for name, value in options.items()}}
+df = spark.read.format("kafka").options(**options).option("subscribe", "events").load()"""
+    return {
+        "confluent-kafka": python,
+        "Java": java,
+        "Spark": spark,
+        "raylog": f"raylog topics list --command-config {file}",
+    }
+
+
+def lines_of(security: dict[str, str]) -> list[str]:
+    """What ``raylog up --secure`` prints."""
+    lines = [
+        f"Secure: SASL_SSL; the super user {security['user']} has the password in {security['password_file']}",
+        f"        clients trust {security['truststore']}; `raylog users` and `raylog acls` let others in",
+    ]
+    for client, text in client_texts(security).items():
+        lines += ["", f"# {client}", *text.splitlines()]
+    return [*lines, ""]
