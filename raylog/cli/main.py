@@ -42,6 +42,7 @@ from raylog.cli import (
     quorum,
     quotas,
     reassign,
+    tokens,
     topics,
     transactions,
     users,
@@ -104,6 +105,7 @@ app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(users.app, name="users")
 app.add_typer(quotas.app, name="quotas")
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(reassign.app, name="reassign")
 app.command("leader-election")(reaching(leader_election.leader_election))
 app.command("produce")(reaching(produce.produce))

@@ -16,9 +16,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from raylog.configs.token_configs import SECRET_KEY
 from raylog.disks.disk import encode_id
 from raylog.errors import RaylogError
-from raylog.metadata.records import decode_batch
+from raylog.metadata.records import StaticConfigsChanged, decode_batch
 from raylog.raft.messages import Entry, EntryKind, decode_voters
 from raylog.raft.metadata_log import LOG_NAME, STATE_NAME, read_entries, read_snapshot, read_state
 from raylog.records.batch import Buffer
@@ -79,6 +80,9 @@ def _entry(entry: Entry) -> Iterator[dict[str, Any]]:
 
 def _records(data: bytes) -> Iterator[dict[str, Any]]:
     for record in decode_batch(data):
+        if isinstance(record, StaticConfigsChanged):
+            told = tuple((name, "(redacted)" if name == SECRET_KEY else value) for name, value in record.configs)
+            record = dataclasses.replace(record, configs=told)
         yield {"record": type(record).__name__} | {
             field.name: _plain(getattr(record, field.name)) for field in dataclasses.fields(record)
         }

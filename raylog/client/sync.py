@@ -52,6 +52,7 @@ from raylog.client.producer.producer import NO_HEADERS, OnDelivery, ProducerCore
 from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.client.security.acls import AclCalls
 from raylog.client.security.quotas import QuotaCalls
+from raylog.client.security.tokens import TokenCalls
 from raylog.client.security.users import UserCalls
 from raylog.client.transactions.transaction import Transaction
 from raylog.errors import ClosedError, RaylogError
@@ -294,7 +295,15 @@ class Producer:
 
 
 class AdminClient(
-    GroupCalls, ActorCalls, ControllerCalls, InspectionCalls, TransactionInspection, AclCalls, UserCalls, QuotaCalls
+    GroupCalls,
+    ActorCalls,
+    ControllerCalls,
+    InspectionCalls,
+    TransactionInspection,
+    AclCalls,
+    UserCalls,
+    QuotaCalls,
+    TokenCalls,
 ):
     """Manages topics, configs, offsets and brokers. ``AsyncAdminClient`` describes each call."""
 

@@ -20,6 +20,7 @@ from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.replication_quotas import FOLLOWER_RATE, LEADER_RATE
 from raylog.configs.security_configs import SECURITY_CONFIGS, check_security
 from raylog.configs.server_configs import CONTROLLERS, HEARTBEAT_INTERVAL, HOSTS, SESSION_TIMEOUT
+from raylog.configs.token_configs import TOKEN_CONFIGS
 from raylog.configs.topic_configs import (
     BROKER_NAMES,
     INT_MAX,
@@ -171,6 +172,7 @@ _TABLE = (
     *_PRODUCERS,
     *_TRANSACTIONS,
     *SECURITY_CONFIGS,
+    *TOKEN_CONFIGS,
     *HOSTS,
     *CONTROLLERS,
     BrokerConfig("auto.create.topics.enable", ConfigValueType.BOOLEAN, "true",

@@ -17,7 +17,6 @@ _PYTHONS_TLS = "TLS is Python's and OpenSSL's, which have no such setting"
 _CONNECTIONS = "connections are limited for a broker as a whole (max.connections)"
 _METRICS = "there is no JMX reporter"
 _QUOTAS = "copies between disks are throttled as replication is: by leader.replication.throttled.rate and its like"
-_NO_TOKENS = "delegation tokens are not there yet"
 _USERS = "users and passwords are those of `raylog users`, for PLAIN too"
 _KERBEROS = "Kerberos is not spoken: use SCRAM-SHA-512, whose users `raylog users` keeps"
 _SASL = (
@@ -55,7 +54,6 @@ REFUSED: Mapping[str, str] = {
     "controller.quota.window.*": "changes of the cluster are measured by quota.window.num and quota.window.size.seconds",
     "cordoned.log.dirs": "`raylog brokers drain` keeps new replicas away from a broker, with all its disks",
     "create.topic.policy.class.name": "there are no policy classes",
-    "delegation.token.*": _NO_TOKENS,
     "delete.records.purgatory.purge.interval.requests": _PURGATORY,
     "early.start.listeners": _INSIDE,
     "eligible.leader.replicas.enable": "it is always on",

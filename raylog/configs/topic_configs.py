@@ -45,6 +45,7 @@ class ConfigValueType(Enum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class TopicConfig:
         match self.type:
             case ConfigValueType.BOOLEAN:
                 return "true or false"
-            case ConfigValueType.STRING:
+            case ConfigValueType.STRING | ConfigValueType.PASSWORD:
                 return "text"
             case ConfigValueType.LIST:
                 return "a list"
@@ -125,7 +126,7 @@ class TopicConfig:
                     return float(text)
                 case ConfigValueType.LIST:
                     return tuple(each.strip() for each in text.split(",") if each.strip())
-                case ConfigValueType.STRING:
+                case ConfigValueType.STRING | ConfigValueType.PASSWORD:
                     return text
         except (ValueError, KeyError):
             raise ConfigError(f"{self.name}={text!r} is no {self.type.name.lower()}: must be {self.values}") from None

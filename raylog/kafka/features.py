@@ -1,9 +1,9 @@
 """The features of Kafka that a version switches on, as ApiVersions tells them (KIP-584).
 
 Kafka's tools read ``metadata.version`` there: the release with whose behaviour a cluster agrees.
-raylog tells one level of it. Kafka 4 knows none below it, and each one above promises what raylog
-does not have: level 11 (3.5-IV2) users with SCRAM, level 14 (3.6-IV2) delegation tokens. No level
-can be chosen, so the epoch of what is finalized stays 0.
+raylog tells one level of it. Kafka 4 knows none below it, and each one above promises formats of
+Kafka's own metadata that raylog keeps in another way. Clients ask for users and delegation tokens
+whatever it is. No level can be chosen, so the epoch of what is finalized stays 0.
 
 ``transaction.version`` 2 says that the epoch of a transactional producer rises with every end, and
 that leaders add partitions to its transaction (KIP-890). A client that does not know it speaks the

@@ -312,6 +312,26 @@ DESCRIBE_CLIENT_QUOTAS = ApiSpec(
 ALTER_CLIENT_QUOTAS = ApiSpec(
     49, "AlterClientQuotas", ApiOwner.CONTROLLER, range(2), (_cluster(Operation.ALTER_CONFIGS),)
 )
+CREATE_DELEGATION_TOKEN = ApiSpec(
+    38,
+    "CreateDelegationToken",
+    ApiOwner.CONTROLLER,
+    range(1, 4),
+    (Permission(Operation.CREATE_TOKENS, Resource.USER),),
+)
+RENEW_DELEGATION_TOKEN = ApiSpec(39, "RenewDelegationToken", ApiOwner.CONTROLLER, range(1, 3), ())
+EXPIRE_DELEGATION_TOKEN = ApiSpec(40, "ExpireDelegationToken", ApiOwner.CONTROLLER, range(1, 3), ())
+DESCRIBE_DELEGATION_TOKEN = ApiSpec(
+    41,
+    "DescribeDelegationToken",
+    ApiOwner.CONTROLLER,
+    range(1, 4),
+    (
+        Permission(Operation.DESCRIBE, Resource.DELEGATION_TOKEN),
+        Permission(Operation.DESCRIBE_TOKENS, Resource.USER),
+    ),
+    refused_at=ErrorPlace.OUTERMOST,
+)
 ELECT_LEADERS = ApiSpec(
     43,
     "ElectLeaders",

@@ -23,12 +23,12 @@ from functools import partial as bound
 from typing import Any
 
 from raylog.clock import MachineClock
-from raylog.configs import broker_configs
+from raylog.configs import broker_configs, token_configs
 from raylog.configs.topic_configs import INT_MAX
 from raylog.kafka import table
 from raylog.kafka.chain import Refuse, Stage
 from raylog.kafka.spec import ApiSpec, ServerKind
-from raylog.listener import cluster_view, log_directories, markers
+from raylog.listener import cluster_view, log_directories, markers, tokens
 from raylog.listener.access import partial
 from raylog.listener.access.guard import Guard
 from raylog.listener.arrivals import Arrivals
@@ -45,8 +45,8 @@ from raylog.listener.response_budget import ResponseBudget
 from raylog.listener.routes import Routes
 from raylog.listener.topic_creation import TopicCreator
 from raylog.metadata.image import MetadataImage
-from raylog.security.sasl import OAUTHBEARER
 from raylog.security.quota_rates import WINDOW_MS, WINDOWS
+from raylog.security.sasl import OAUTHBEARER
 from raylog.types import Endpoint
 from raylog.wire import oauth_config, sasl
 from raylog.wire.handshake import Peer
@@ -149,6 +149,7 @@ class Router:
             **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
             table.WRITE_TXN_MARKERS: markers.handler(self._routes, self._owners),
             **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
+            **tokens.handlers(self._link, self._guard.access),
             **groups.handlers(),
             **transactions.handlers(),
             table.FIND_COORDINATOR: CoordinatorSearch(self._routes, self._creation, self._arrivals).find,
@@ -229,6 +230,7 @@ class Router:
             self._warn_of_no_tokens()
         authenticator.reauth_ms = value(broker_configs.SASL_REAUTH, 0)
         authenticator.failure_delay_ms = value(broker_configs.SASL_FAILURE_DELAY, FAILURE_DELAY_MS)
+        authenticator.tokens.follow(token_configs.secret_key(configs), self._routes.image.tokens)
         authenticator.credentials_changed()
 
     def _warn_of_no_tokens(self) -> None:

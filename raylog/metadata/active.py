@@ -116,6 +116,7 @@ from raylog.metadata.topic_changes import TopicChanges
 from raylog.metadata.users.credential_requests import AlterUserScramCredentials, DescribeUserScramCredentials
 from raylog.metadata.users.decisions import decide_users
 from raylog.metadata.users.quota_requests import AlterClientQuotas, DescribeClientQuotas
+from raylog.metadata.users.token_requests import DescribeDelegationTokens, TokenChange
 from raylog.timers import Timers
 from raylog.types import BROKER_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
 
@@ -529,13 +530,9 @@ class ActiveController:
             case AwaitLeader():
                 self._effects += self._waits.ask(token, request, now_ms)
             case (
-                DescribeTopics()
-                | DescribeCluster()
-                | DescribeConfigs()
-                | ClusterStatus()
-                | DescribeUserScramCredentials()
-                | DescribeClientQuotas()
-            ):
+                DescribeTopics() | DescribeCluster() | DescribeConfigs() | ClusterStatus()
+                | DescribeUserScramCredentials() | DescribeClientQuotas() | DescribeDelegationTokens()
+            ):  # fmt: skip
                 self._effects.append(SendControllerReply(token, self._questions.answer(request)))
             case CreateTopics():
                 self._topics.create(token, request, now_ms)
@@ -574,7 +571,7 @@ class ActiveController:
             case PlanControllers():
                 failed = self.disks.reasons()
                 self._ledger.answer(token, *decide_plan(self.latest, request, voters=self._voters(), failed=failed))
-            case AlterUserScramCredentials() | AlterClientQuotas():
+            case AlterUserScramCredentials() | AlterClientQuotas() | TokenChange():
                 self._ledger.answer(token, *decide_users(self.latest, request))
             case InitProducerId() | AllocateProducerIds():
                 self._ledger.hold(SendControllerReply(token, self._producer_ids.answer(request)))

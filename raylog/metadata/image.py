@@ -40,10 +40,13 @@ from raylog.metadata.records import (
     ClientQuotaSet,
     ClusterFormatted,
     ControllersPlanned,
+    DelegationTokenRemoved,
+    DelegationTokenSet,
     DiskRegistered,
     HighWatermarksNoted,
     HostPlanned,
     HostRetired,
+    OfSecurity,
     PartitionChanged,
     PartitionState,
     ProducerIdsAllocated,
@@ -61,6 +64,7 @@ from raylog.metadata.records import (
 from raylog.security.acls import Acls
 from raylog.security.quotas import ClientQuotas
 from raylog.security.scram import CredentialKey, ScramCredential
+from raylog.security.tokens import DelegationToken
 from raylog.types import BROKER_SLOT, FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, node_id, slot_of
 
 Value = TypeVar("Value")
@@ -81,7 +85,14 @@ class RemovalKey(NamedTuple):
 
 
 _OfSecurity = (
-    AclCreated | AclDeleted | UserScramCredentialSet | UserScramCredentialRemoved | ClientQuotaSet | ClientQuotaRemoved
+    AclCreated
+    | AclDeleted
+    | UserScramCredentialSet
+    | UserScramCredentialRemoved
+    | ClientQuotaSet
+    | ClientQuotaRemoved
+    | DelegationTokenSet
+    | DelegationTokenRemoved
 )
 
 
@@ -106,6 +117,7 @@ class MetadataImage:
     acls: Acls
     credentials: dict[CredentialKey, ScramCredential]
     quotas: ClientQuotas
+    tokens: dict[str, DelegationToken]
     high_watermarks: dict[TopicIdPartition, HighWatermark]  # lower bounds; not a Broker's
     assigned: dict[int, set[TopicIdPartition]]
     removals_of: dict[int, set[RemovalKey]]
@@ -130,6 +142,7 @@ class MetadataImage:
             acls=Acls(),
             credentials={},
             quotas=ClientQuotas(),
+            tokens={},
             high_watermarks={},
             assigned={},
             removals_of={},
@@ -165,6 +178,7 @@ class MetadataImage:
             acls=self.acls.copy(),
             credentials=dict(self.credentials),
             quotas=self.quotas.copy(),
+            tokens=dict(self.tokens),
             high_watermarks=dict(self.high_watermarks),
             assigned={node: set(ids) for node, ids in self.assigned.items()},
             removals_of={node: set(keys) for node, keys in self.removals_of.items()},
@@ -273,16 +287,13 @@ class MetadataImage:
             case ProducerIdsAllocated():
                 assert record.next_producer_id >= self.next_producer_id, f"{record} after {self.next_producer_id}"
                 self.next_producer_id = record.next_producer_id
+            case OfSecurity():
+                self._change_security(record)
             case HighWatermarksNoted():
                 self._note_high_watermarks(record)
             case ClusterFormatted():
                 assert self.cluster_id in ("", record.cluster_id), f"{record} in a log of {self.cluster_id}"
                 self.cluster_id = record.cluster_id
-            case (
-                AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
-                | ClientQuotaSet() | ClientQuotaRemoved()
-            ):  # fmt: skip
-                self._change_security(record)
             case _:
                 assert_never(record)
 
@@ -300,6 +311,10 @@ class MetadataImage:
                 self.quotas.set(record.entity, record.key, record.value)
             case ClientQuotaRemoved():
                 self.quotas.remove(record.entity, record.key)
+            case DelegationTokenSet():
+                self.tokens[record.token.token_id] = record.token
+            case DelegationTokenRemoved():
+                del self.tokens[record.token_id]
             case _:
                 assert_never(record)
 
@@ -469,14 +484,15 @@ class MetadataImage:
             | RemovalConfirmed
             | AclDeleted
             | UserScramCredentialRemoved
-            | ClientQuotaRemoved,
+            | ClientQuotaRemoved
+            | DelegationTokenRemoved,
         ):
             pass  # it ended what an image does not have any more, or changed what it has
         else:
             yield from self._security_records_of(kind)
 
     def _security_records_of(
-        self, kind: type[AclCreated] | type[UserScramCredentialSet] | type[ClientQuotaSet]
+        self, kind: type[AclCreated | UserScramCredentialSet | ClientQuotaSet | DelegationTokenSet]
     ) -> Iterator[Record]:
         if issubclass(kind, AclCreated):
             yield from (AclCreated(*entry) for entry in sorted(self.acls.by_id.items()))
@@ -485,6 +501,8 @@ class MetadataImage:
                 yield UserScramCredentialSet(*key, self.credentials[key])
         elif issubclass(kind, ClientQuotaSet):
             yield from (ClientQuotaSet(*each) for each in self.quotas.each())
+        elif issubclass(kind, DelegationTokenSet):
+            yield from (DelegationTokenSet(self.tokens[token_id]) for token_id in sorted(self.tokens))
         else:
             assert_never(kind)
 

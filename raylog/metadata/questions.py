@@ -19,10 +19,18 @@ from raylog.metadata.users.credential_decisions import describe_credentials
 from raylog.metadata.users.credential_requests import DescribeUserScramCredentials
 from raylog.metadata.users.quota_decisions import describe_quotas
 from raylog.metadata.users.quota_requests import DescribeClientQuotas
+from raylog.metadata.users.token_decisions import describe_tokens
+from raylog.metadata.users.token_requests import DescribeDelegationTokens
 
 Question = (
-    DescribeTopics | DescribeCluster | DescribeConfigs | ClusterStatus | DescribeUserScramCredentials | DescribeClientQuotas
-)  # fmt: skip
+    DescribeTopics
+    | DescribeCluster
+    | DescribeConfigs
+    | ClusterStatus
+    | DescribeUserScramCredentials
+    | DescribeClientQuotas
+    | DescribeDelegationTokens
+)
 
 
 class Questions:
@@ -61,6 +69,8 @@ class Questions:
                 return describe_credentials(self._committed, request)
             case DescribeClientQuotas():
                 return describe_quotas(self._committed, request)
+            case DescribeDelegationTokens():
+                return describe_tokens(self._committed, request)
             case DescribeConfigs():
                 static = self._settings.started_with.as_broker_configs()
                 return describe_configs(self._committed, request, static=static)

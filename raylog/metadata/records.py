@@ -30,6 +30,7 @@ from raylog.security.acl import AclBinding
 from raylog.security.protocols import AdvertisedListener, SecurityProtocol
 from raylog.security.quotas import Entity
 from raylog.security.scram import ScramCredential, ScramMechanism
+from raylog.security.tokens import DelegationToken
 from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
 
 ADMITTED_ELSEWHERE = -1
@@ -340,8 +341,14 @@ class ProducerIdsAllocated:
     next_producer_id: int
 
 
+class OfSecurity:
+    """A record about ACLs, users, their quotas or delegation tokens."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class AclCreated:
+class AclCreated(OfSecurity):
     """KRaft's AccessControlEntryRecord. ``id`` names the ACL from here on."""
 
     id: uuid.UUID
@@ -349,14 +356,14 @@ class AclCreated:
 
 
 @dataclass(frozen=True, slots=True)
-class AclDeleted:
+class AclDeleted(OfSecurity):
     """KRaft's RemoveAccessControlEntryRecord."""
 
     id: uuid.UUID
 
 
 @dataclass(frozen=True, slots=True)
-class UserScramCredentialSet:
+class UserScramCredentialSet(OfSecurity):
     """A user can authenticate by this mechanism. An earlier credential of the two is void."""
 
     user: str
@@ -365,13 +372,13 @@ class UserScramCredentialSet:
 
 
 @dataclass(frozen=True, slots=True)
-class UserScramCredentialRemoved:
+class UserScramCredentialRemoved(OfSecurity):
     user: str
     mechanism: ScramMechanism
 
 
 @dataclass(frozen=True, slots=True)
-class ClientQuotaSet:
+class ClientQuotaSet(OfSecurity):
     """KRaft's ClientQuotaRecord. An earlier value of the two is void."""
 
     entity: Entity
@@ -380,9 +387,23 @@ class ClientQuotaSet:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientQuotaRemoved:
+class ClientQuotaRemoved(OfSecurity):
     entity: Entity
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationTokenSet(OfSecurity):
+    """KRaft's DelegationTokenRecord: a token is there, or lasts until another time. Its HMAC is
+    nowhere.
+    """
+
+    token: DelegationToken
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationTokenRemoved(OfSecurity):
+    token_id: str
 
 
 Record = (
@@ -391,8 +412,10 @@ Record = (
     | TopicCreated | TopicConfigChanged | PartitionChanged | HighWatermarksNoted | HostRetired | RemovalPending
     | ActorRegistered | BrokerLeaving | ProducerIdsAllocated | AclCreated | UserScramCredentialSet
     | ClientQuotaSet
+    | ActorRegistered | BrokerLeaving | ProducerIdsAllocated | AclCreated | UserScramCredentialSet | DelegationTokenSet
     | BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed | AclDeleted | UserScramCredentialRemoved
     | ClientQuotaRemoved
+    | DelegationTokenRemoved
 )  # fmt: skip
 """In the order in which a snapshot has them: each kind after those that it names."""
 

@@ -46,6 +46,16 @@ from raylog.metadata.users.quota_requests import (
     ClientQuotasDescribed,
     DescribeClientQuotas,
 )
+from raylog.metadata.users.token_requests import (
+    CreateDelegationToken,
+    DelegationTokenAnswer,
+    DelegationTokensDescribed,
+    DelegationTokensRemoved,
+    DescribeDelegationTokens,
+    ExpireDelegationToken,
+    RemoveExpiredTokens,
+    RenewDelegationToken,
+)
 from raylog.security.protocols import AdvertisedListener
 from raylog.types import Endpoint, ReplicaMove
 
@@ -569,7 +579,8 @@ Request = (
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
     | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId | AllocateProducerIds
     | RegisterDisk | PlanControllers | DescribeAcls | CreateAcls | DeleteAcls | AlterUserScramCredentials
-    | DescribeUserScramCredentials | AlterClientQuotas | DescribeClientQuotas
+    | DescribeUserScramCredentials | AlterClientQuotas | DescribeClientQuotas | CreateDelegationToken | RenewDelegationToken
+    | ExpireDelegationToken | RemoveExpiredTokens | DescribeDelegationTokens
 )  # fmt: skip
 
 ControllerReply = (
@@ -578,5 +589,6 @@ ControllerReply = (
     | ReassignmentsListed | BrokerDrained | ReplicasMoved | HostAnswer | HostRetirement | BrokerUnregistration | ProducerIdAssigned
     | ProducerIdsBlock
     | DiskOutcome | ControllersPlan | AclsDescribed | AclsCreated | AclsDeleted | UserScramCredentialsAltered
-    | UserScramCredentialsDescribed | ClientQuotasAltered | ClientQuotasDescribed | Refused
+    | UserScramCredentialsDescribed | ClientQuotasAltered | ClientQuotasDescribed | DelegationTokenAnswer
+    | DelegationTokensRemoved | DelegationTokensDescribed | Refused
 )  # fmt: skip

@@ -19,8 +19,12 @@ A user that does not exist goes through the same steps with a credential that no
 tell who exists. The one thing that may is an iteration count other than the usual one.
 
 Channel binding is not offered: a client that asks for it (``p=``) is refused, and the flag that a
-client sent first has to come back in its last message. Somebody else's rights (``authzid``) and
-delegation tokens are refused. Passwords of PLAIN are checked against the same credentials.
+client sent first has to come back in its last message. Somebody else's rights (``authzid``) are
+refused. Passwords of PLAIN are checked against the same credentials.
+
+With the extension ``tokenauth=true`` of SCRAM's first message the name is the id of a delegation
+token, whose HMAC is the password (``raylog.security.tokens``). The client is the token's owner
+then. PLAIN has no such extension, and a token is no password of its owner.
 
 Invariant: an exchange is done at most once, and takes no token after that or after an error.
 """
@@ -36,6 +40,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from raylog.security.scram import ITERATIONS_MIN, CredentialKey, ScramCredential, ScramMechanism, has_password, salt_of
+from raylog.security.tokens import DelegationToken, TokenCredentials, principal_name
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"  # raylog.security.bearer
@@ -62,12 +67,15 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """``credential`` is the one that was proved. ``reply`` goes with the good news."""
+    """``credential`` is the one that was proved; ``token``: of this delegation token. ``reply`` goes
+    with the good news.
+    """
 
     user: str
     mechanism: ScramMechanism
     credential: ScramCredential
     reply: bytes = b""
+    token: DelegationToken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +105,27 @@ class NobodysCredentials:
 
 
 class ScramExchange:
-    """``nonce`` is random, printable and without commas, and is used once."""
+    """``nonce`` is random, printable and without commas, and is used once. ``tokens`` are those that
+    may be used, ``now_ms`` the time since 1970.
+    """
 
     def __init__(
-        self, mechanism: ScramMechanism, credentials: Credentials, nobody: NobodysCredentials, nonce: str
+        self,
+        mechanism: ScramMechanism,
+        credentials: Credentials,
+        nobody: NobodysCredentials,
+        nonce: str,
+        *,
+        tokens: TokenCredentials | None = None,
+        now_ms: int = 0,
     ) -> None:
         self._mechanism = mechanism
         self._credentials = credentials
         self._nobody = nobody
         self._own_nonce = nonce
+        self._tokens = tokens or TokenCredentials()
+        self._now_ms = now_ms
+        self._token: DelegationToken | None = None
         self._is_known = False
         self._user = ""
         self._gs2_header = ""
@@ -138,9 +158,7 @@ class ScramExchange:
         self._user = _unescaped(name)
         if authzid and _unescaped(authzid) != self._user:
             raise AuthenticationError("it asks for another user's rights")
-        if ",tokenauth=true" in extensions:
-            raise AuthenticationError("it has a delegation token")
-        credential = self._credentials.get((self._user, self._mechanism))
+        credential = self._kept(dict(each.split("=", 1) for each in extensions.split(",")[1:]))
         self._is_known = credential is not None
         self._credential = credential or self._nobody.credential(self._user, self._mechanism)
         self._nonce = nonce + self._own_nonce
@@ -148,6 +166,13 @@ class ScramExchange:
         server_first = f"r={self._nonce},s={salt},i={self._credential.iterations}"
         self._messages = f"{bare},{server_first}"
         return Continue(server_first.encode())
+
+    def _kept(self, extensions: Mapping[str, str]) -> ScramCredential | None:
+        """The user's credential, or that of the token of this id."""
+        if extensions.get("tokenauth", "").lower() != "true":
+            return self._credentials.get((self._user, self._mechanism))
+        self._token = self._tokens.find(self._user, self._now_ms)
+        return None if self._token is None else self._tokens.credential(self._user, self._mechanism)
 
     def _final(self, text: str, credential: ScramCredential) -> Done:
         found = _FINAL.fullmatch(text)
@@ -169,7 +194,8 @@ class ScramExchange:
             raise AuthenticationError(_wrong(self._user, is_known=self._is_known))
         self._is_over = True
         server_signature = b64encode(self._mechanism.hmac(credential.server_key, message))
-        return Done(self._user, self._mechanism, credential, b"v=" + server_signature)
+        user = self._user if self._token is None else principal_name(self._token.owner)
+        return Done(user, self._mechanism, credential, b"v=" + server_signature, self._token)
 
 
 class PlainExchange:

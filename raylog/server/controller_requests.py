@@ -95,6 +95,8 @@ class ControllerRequests:
             except KafkaError as error:
                 answer(Refused(int(error.code), str(error)))
                 return
+            if api.asked_by is not None:
+                asked = api.asked_by(asked, request.context.principal)
             self.park(request, self.ask(asked, answer))
 
         return handle

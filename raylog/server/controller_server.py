@@ -68,7 +68,7 @@ from raylog.raft.messages import Message, NotLeader, QuorumConfig, QuorumWrite
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
 from raylog.server import host_requests, plan_requests, start_requests
-from raylog.server.apis import acls, admin, client_quotas, configs, credentials, operations, quorum
+from raylog.server.apis import acls, admin, client_quotas, configs, credentials, operations, quorum, tokens
 from raylog.server.controller_effects import carry_out
 from raylog.server.controller_requests import ControllerRequests
 from raylog.server.controller_status import cluster_status, quorum_status
@@ -76,6 +76,7 @@ from raylog.server.driver import Driver, LoopClock
 from raylog.server.lock_wait import once_unlocked
 from raylog.server.quorum_links import QuorumLinks
 from raylog.server.spec import ServerSpec, new_incarnation
+from raylog.server.token_expiry import remove_expired_tokens
 from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, node_id, slot_of
 from raylog.wire import private
 from raylog.wire.connection import Connection
@@ -86,7 +87,15 @@ from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.controller")
 
-APIS = (*acls.APIS, *admin.APIS, *client_quotas.APIS, *configs.APIS, *credentials.APIS, *operations.APIS)
+APIS = (
+    *acls.APIS,
+    *admin.APIS,
+    *client_quotas.APIS,
+    *configs.APIS,
+    *credentials.APIS,
+    *operations.APIS,
+    *tokens.APIS,
+)
 CREATIONS_AT_ONCE = 64
 _chance = random.SystemRandom()
 SHUTDOWN_PATIENCE_S = 30.0
@@ -216,6 +225,8 @@ class ControllerServer:
         self._publish_address()
         self._driver.carry_out(self._controller.start(_now_ms()))
         self._links.start(self._endpoint)
+        expiring = remove_expired_tokens(lambda: self.image if self.is_active else None, self._requests.ask)
+        self._keep(self._loop.create_task(expiring))
         return self._endpoint
 
     async def ended(self) -> str:

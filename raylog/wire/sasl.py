@@ -22,11 +22,11 @@ the check took cannot be seen. A connection has one attempt. While ``FAILURES_OF
 of one address wait for their answer, no further client of that address may begin; so it has as many
 guesses per delay, with however many connections.
 
-Sessions. With ``reauth_ms`` a session ends so long after it began, and one of OAUTHBEARER ends with
-its token; whichever is earlier. A client authenticates anew before, as the same user by the same
-mechanism. The first request after the end, other than
-SaslHandshake, ends the connection. A credential that is removed ends the connections that it opened
-(``SaslAuthenticator.credentials_changed``); one that is replaced does not.
+Sessions. With ``reauth_ms`` a session ends so long after it began, and one that a token opened, of OAUTHBEARER
+or a delegation token, ends with its token; whichever is earlier. A client authenticates anew before,
+as the same user by the same mechanism. The first request after the end, other than SaslHandshake,
+ends the connection. A credential or token that is removed ends the connections that it opened
+(``SaslAuthenticator.credentials_changed``); one that is replaced or renewed does not.
 
 Such connections stay with the listener that accepted them (``raylog.listener.moves``).
 """
@@ -38,6 +38,7 @@ import datetime
 import enum
 import logging
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -63,7 +64,8 @@ from raylog.security.sasl import (
     PlainExchange,
     ScramExchange,
 )
-from raylog.security.scram import CredentialKey, ScramMechanism
+from raylog.security.scram import ScramMechanism
+from raylog.security.tokens import TokenCredentials
 from raylog.wire.bearer_tokens import BearerTokens
 from raylog.wire.frames import decode_request_body, decode_request_header, encode_response
 from raylog.wire.request import Request
@@ -86,6 +88,10 @@ _BEFORE: Final = (table.API_VERSIONS.key, _HANDSHAKE)
 _NOT_EXPECTED: Final = "SaslAuthenticate request received after successful authentication"
 
 
+_Proved = tuple[str, ScramMechanism, str | None]
+"""What opened a connection: the user's credential for a mechanism, or a token of that id."""
+
+
 class _SaslStage(enum.Enum):
     HANDSHAKE = "before the handshake"
     EXCHANGE = "during authentication"
@@ -103,7 +109,8 @@ class SaslAuthenticator:
     """What the SASL connections of one listener share. ``mechanisms``, ``reauth_ms`` (0: sessions do
     not end) and ``failure_delay_ms`` are the configs, and may change at any time.
 
-    ``credentials`` returns those that count now. ``key``: a secret of the cluster.
+    ``credentials`` returns those that count now, ``tokens`` are the delegation tokens that do.
+    ``key``: a secret of the cluster.
     """
 
     def __init__(self, credentials: Callable[[], Credentials], *, key: bytes) -> None:
@@ -114,7 +121,8 @@ class SaslAuthenticator:
         self.checks = asyncio.Semaphore(CHECKS_MAX)
         self._credentials = credentials
         self._nobody = NobodysCredentials(key)
-        self._connections: dict[CredentialKey, set[SaslConnection]] = {}
+        self.tokens = TokenCredentials()
+        self._connections: dict[_Proved, dict[SaslConnection, Done]] = {}
 
     def connection(self, server: Server, tokens: BearerTokens | None = None) -> SaslConnection:
         """A connection of that server, as it makes them. ``tokens``: those that its listener takes."""
@@ -127,33 +135,47 @@ class SaslAuthenticator:
         if mechanism == PLAIN:
             return PlainExchange(self._credentials(), self._nobody)
         scram = next(each for each in ScramMechanism if each.sasl_name == mechanism)
-        return ScramExchange(scram, self._credentials(), self._nobody, secrets.token_urlsafe(24))
+        return ScramExchange(
+            scram,
+            self._credentials(),
+            self._nobody,
+            secrets.token_urlsafe(24),
+            tokens=self.tokens,
+            now_ms=_unix_ms(),
+        )
 
     def admit(self, connection: SaslConnection, done: Done) -> bool:
         """Whether that credential still counts; from now on the connection ends with it."""
-        key = (done.user, done.mechanism)
-        if self._credentials().get(key) != done.credential:
-            return False
-        self._connections.setdefault(key, set()).add(connection)
-        return True
+        if done.token is not None:
+            counts = self.tokens.counts(done.token.token_id, done.mechanism, done.credential)
+        else:
+            counts = self._credentials().get((done.user, done.mechanism)) == done.credential
+        if counts:
+            self._connections.setdefault(_proved(done), {})[connection] = done
+        return counts
 
     def forget(self, connection: SaslConnection, done: Done) -> None:
-        key = (done.user, done.mechanism)
-        connections = self._connections.get(key, set())
-        connections.discard(connection)
+        connections = self._connections.get(_proved(done), {})
+        connections.pop(connection, None)
         if not connections:
-            self._connections.pop(key, None)
+            self._connections.pop(_proved(done), None)
 
     def credentials_changed(self) -> None:
         """End the connections whose credential is gone. Costs a look-up for each user that is
         connected.
         """
         credentials = self._credentials()
-        for key in [key for key in self._connections if key not in credentials]:
+        for key, connections in list(self._connections.items()):
+            user, mechanism, token_id = key
+            if token_id is None:
+                counts, what = (user, mechanism) in credentials, mechanism.sasl_name
+            else:
+                credential = next(iter(connections.values())).credential
+                counts, what = self.tokens.counts(token_id, mechanism, credential), f"delegation token {token_id}"
+            if counts:
+                continue
             gone = self._connections.pop(key)
-            logger.info(
-                "closing %d connections of user %r, who has no %s any more", len(gone), key[0], key[1].sasl_name
-            )
+            logger.info("closing %d connections of user %r, who has no %s any more", len(gone), user, what)
             for connection in gone:
                 connection.close()
 
@@ -178,6 +200,11 @@ class SaslConnection(ServerConnection):
     def may_leave(self) -> bool:
         """The end of its session is noticed here."""
         return False
+
+    @property
+    def has_token(self) -> bool:
+        """Whether it has authenticated by a delegation token."""
+        return isinstance(self._done, Done) and self._done.token is not None
 
     # -------------------------------------------------------------- reading
 
@@ -338,7 +365,7 @@ class SaslConnection(ServerConnection):
         if isinstance(done, Done) and not self._authenticator.admit(self, done):
             self._fail(request, AuthenticationError(f"the password of user {done.user!r} has just changed"), began)
             return
-        if isinstance(before, Done) and isinstance(done, Done) and before.mechanism is not done.mechanism:
+        if isinstance(before, Done) and isinstance(done, Done) and _proved(before) != _proved(done):
             self._forget(before)
         self._done, self._exchange = done, None
         self._stage = _SaslStage.AUTHENTICATED
@@ -351,12 +378,14 @@ class SaslConnection(ServerConnection):
 
     def _begin_session(self, done: Done | BearerDone) -> int:
         """When it ends; the milliseconds that the client is told, 0: never."""
-        reauth_ms, of_token = self._authenticator.reauth_ms, done if isinstance(done, BearerDone) else None
+        reauth_ms = self._authenticator.reauth_ms
         told = [reauth_ms / 1000] if reauth_ms else []
+        if isinstance(done, Done) and done.token is not None:
+            told.append(max(1, done.token.expires_at_ms - _unix_ms()) / 1000)
         ends = list(told)
-        if of_token is not None and of_token.expires_in_s is not None and of_token.ends_in_s is not None:
-            told.append(of_token.expires_in_s)
-            ends.append(of_token.ends_in_s)
+        if isinstance(done, BearerDone) and done.expires_in_s is not None and done.ends_in_s is not None:
+            told.append(done.expires_in_s)
+            ends.append(done.ends_in_s)
         self._expires_at = self.loop.time() + min(ends) if ends else None
         return max(1, int(min(*told, SESSION_S_MAX) * 1000)) if told else 0
 
@@ -413,6 +442,14 @@ class SaslConnection(ServerConnection):
         answer: Any = load_response_schema(_HANDSHAKE, request.version)
         request.reply(answer(error_code=code, **more))
         self.close()
+
+
+def _proved(done: Done) -> _Proved:
+    return done.user, done.mechanism, None if done.token is None else done.token.token_id
+
+
+def _unix_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _failed(mechanism: str, before: Done | BearerDone | None) -> str:

@@ -145,7 +145,7 @@ def test_what_is_not_served_ends_the_connection_with_a_line_in_the_log(
     for entity, told in (
         (private.FindController(), "20006"),
         (private.OpenSession(), "OpenSession"),
-        (request(41, 1, owners=None), "describe_delegation_token"),
+        (request(77, 1, group_ids=(), include_authorized_operations=False), "share_group_describe"),
     ):
         caplog.clear()
         with pytest.raises(DisconnectedError):

@@ -247,7 +247,6 @@ def test_tampered_flags_of_channel_binding_and_other_users_rights_are_refused(
         b"n,,m=x,n=alice,r=x",
         b"n,,n=alice,r=x\0",
         b"\xff",
-        b"n,,n=alice,r=x,tokenauth=true",
     ],
 )
 def test_messages_that_are_not_scrams_fail_like_a_wrong_password(client: Open, token: bytes) -> None:

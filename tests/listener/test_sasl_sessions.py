@@ -145,7 +145,7 @@ def test_a_user_that_is_deleted_loses_the_connections_that_are_open(
     assert halfway.token(final).error_code is ErrorCode.sasl_authentication_failed
     assert is_served(bobs) and is_served(by_512)
     assert set(authenticator(running)._connections) == {
-        (user, mechanism)
+        (user, mechanism, None)
         for user, mechanism in authenticator(running)._credentials()
         if (user, mechanism.sasl_name) in {("bob", SHA_256), ("alice", SHA_512)}
     }

@@ -29,6 +29,8 @@ from raylog.metadata.records import (
     ClientQuotaSet,
     ClusterFormatted,
     ControllersPlanned,
+    DelegationTokenRemoved,
+    DelegationTokenSet,
     DiskRegistered,
     HighWatermarksNoted,
     HostKind,
@@ -53,6 +55,7 @@ from raylog.security.acl import AclBinding
 from raylog.security.permissions import Operation, PatternType, PermissionType, Resource
 from raylog.security.protocols import AdvertisedListener, SecurityProtocol
 from raylog.security.scram import ScramCredential, ScramMechanism
+from raylog.security.tokens import DelegationToken
 from raylog.types import FIRST_REPLICA_SLOT, Endpoint, node_id
 
 T, GONE = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -63,6 +66,7 @@ SECURE = AdvertisedListener("OUT", SecurityProtocol.SSL, ADDRESS)
 HELD = PartitionState((ReplicaSlot(1, HOST, D, 5),), (1,), leader=1, leader_incarnation=5, leader_epoch=0)
 READS = AclBinding(Resource.TOPIC, "t", PatternType.PREFIXED, "User:a", "*", Operation.READ, PermissionType.ALLOW)
 CREDENTIAL = ScramCredential(b"salt", b"stored", b"server", 4_096)
+TOKEN = DelegationToken("id", "User:alice", "User:bob", ("User:carol",), 1, 2, 3)
 HISTORY: tuple[Record, ...] = (
     ClusterFormatted("c"),
     BrokerRegistered(1, "rack"),
@@ -103,6 +107,10 @@ HISTORY: tuple[Record, ...] = (
     ClientQuotaSet((("client-id", None), ("user", "alice")), "request_percentage", 0.5),
     ClientQuotaSet((("ip", "10.0.0.1"),), "connection_creation_rate", 9.0),
     ClientQuotaRemoved((("user", "alice"),), "producer_byte_rate"),
+    DelegationTokenSet(TOKEN),
+    DelegationTokenSet(replace(TOKEN, token_id="gone")),
+    DelegationTokenSet(replace(TOKEN, expires_at_ms=3)),
+    DelegationTokenRemoved("gone"),
 )
 each_moment = pytest.mark.parametrize("moment", range(len(HISTORY)), ids=lambda index: type(HISTORY[index]).__name__)
 

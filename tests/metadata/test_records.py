@@ -28,6 +28,7 @@ from raylog.security.acl import AclBinding
 from raylog.security.protocols import AdvertisedListener, SecurityProtocol
 from raylog.security.quotas import Entity
 from raylog.security.scram import ScramCredential, ScramMechanism
+from raylog.security.tokens import DelegationToken
 from raylog.types import Endpoint
 
 T = uuid.UUID(int=7)
@@ -59,6 +60,9 @@ OF_TYPE = {  # every integer of a record has 64 bits: a hint that says so only b
     Entity: st.lists(st.tuples(st.text(), st.none() | st.text()), max_size=2).map(tuple),
     float: st.floats(allow_nan=False),
     ScramCredential: st.builds(ScramCredential, st.binary(), st.binary(), st.binary(), i64),
+    DelegationToken: st.builds(
+        DelegationToken, st.text(), st.text(), st.text(), st.lists(st.text(), max_size=2).map(tuple), i64, i64, i64
+    ),
     Endpoint: endpoints,
     Endpoint | None: st.none() | endpoints,
     tuple[AdvertisedListener, ...]: st.lists(

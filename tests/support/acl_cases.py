@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.kafka import table
 from raylog.kafka.spec import ApiSpec
+from raylog.listener.tokens import TOKEN_APIS
 from raylog.security.acl import AclBinding
 from raylog.security.permissions import Operation, PatternType, PermissionType, Resource
 from raylog.wire.schema import fields_of
@@ -273,6 +274,7 @@ WITHOUT_DENIALS = {
     table.SASL_HANDSHAKE: "nobody has authenticated yet",
     table.SASL_AUTHENTICATE: "nobody has authenticated yet",
     table.DESCRIBE_CLUSTER: "everybody may see the brokers",
+    **dict.fromkeys(TOKEN_APIS, "who has not proved who he is may not ask; see test_delegation_tokens.py"),
     table.LIST_GROUPS: "leaves out groups",
     table.LIST_TRANSACTIONS: "leaves out transactions",
 }

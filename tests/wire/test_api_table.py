@@ -48,7 +48,9 @@ def test_what_is_asked_of_an_authorizer_is_stated(spec: ApiSpec) -> None:
         table.DESCRIBE_CLUSTER,
         table.SASL_HANDSHAKE,
         table.SASL_AUTHENTICATE,
-    }  # as in Apache Kafka: a client could not begin without them
+        table.RENEW_DELEGATION_TOKEN,
+        table.EXPIRE_DELEGATION_TOKEN,
+    }  # as in Apache Kafka: a client could not begin without them, and a token is its owner's and its renewers'
     assert bool(spec.authorised_by) == (spec not in free)
 
 

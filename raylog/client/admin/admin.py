@@ -37,6 +37,7 @@ from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import TopicView
 from raylog.client.security.acls import AsyncAclCalls
 from raylog.client.security.quotas import AsyncQuotaCalls
+from raylog.client.security.tokens import AsyncTokenCalls
 from raylog.client.security.users import AsyncUserCalls
 from raylog.errors import ClosedError, ConfigError, RaylogError, error_for
 from raylog.types import TopicPartition, broker_of
@@ -144,6 +145,7 @@ class AsyncAdminClient(
     AsyncAclCalls,
     AsyncUserCalls,
     AsyncQuotaCalls,
+    AsyncTokenCalls,
 ):
     """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
 

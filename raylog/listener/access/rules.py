@@ -121,6 +121,10 @@ RULES: Final[Mapping[ApiSpec, Rule]] = {
     table.ALTER_USER_SCRAM_CREDENTIALS: _cluster(table.ALTER_USER_SCRAM_CREDENTIALS, Operation.ALTER),
     table.DESCRIBE_CLIENT_QUOTAS: _cluster(table.DESCRIBE_CLIENT_QUOTAS, Operation.DESCRIBE_CONFIGS),
     table.ALTER_CLIENT_QUOTAS: _cluster(table.ALTER_CLIENT_QUOTAS, Operation.ALTER_CONFIGS),
+    table.CREATE_DELEGATION_TOKEN: of_handler,
+    table.RENEW_DELEGATION_TOKEN: of_handler,
+    table.EXPIRE_DELEGATION_TOKEN: of_handler,
+    table.DESCRIBE_DELEGATION_TOKEN: of_handler,
     table.ELECT_LEADERS: _cluster(table.ELECT_LEADERS, Operation.ALTER),
     table.INCREMENTAL_ALTER_CONFIGS: partial.configs(
         table.INCREMENTAL_ALTER_CONFIGS, Operation.ALTER_CONFIGS, "responses"

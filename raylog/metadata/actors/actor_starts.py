@@ -43,6 +43,8 @@ from raylog.metadata.records import (
     ClientQuotaSet,
     ClusterFormatted,
     ControllersPlanned,
+    DelegationTokenRemoved,
+    DelegationTokenSet,
     DiskRegistered,
     HighWatermarksNoted,
     HostPlanned,
@@ -282,6 +284,7 @@ def may_create_need(record: Record) -> bool:
             ProducerIdsAllocated() | TopicConfigChanged() | StaticConfigsChanged() | BrokerConfigChanged() | HighWatermarksNoted()
             | ControllersPlanned() | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
             | ClientQuotaSet() | ClientQuotaRemoved()
+            | DelegationTokenSet() | DelegationTokenRemoved()
         ):  # fmt: skip
             return False
         case (

@@ -54,6 +54,8 @@ from raylog.metadata.records import (
     ClientQuotaSet,
     ClusterFormatted,
     ControllersPlanned,
+    DelegationTokenRemoved,
+    DelegationTokenSet,
     DiskRegistered,
     HighWatermarksNoted,
     HostPlanned,
@@ -127,6 +129,7 @@ class Announcements:
                     | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
                     | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
                     | ClientQuotaSet() | ClientQuotaRemoved()
+                    | DelegationTokenSet() | DelegationTokenRemoved()
                 ):  # fmt: skip
                     pass
                 case _:
@@ -394,6 +397,7 @@ def _shapes_rates(record: Record) -> bool:
             | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
             | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
             | ClientQuotaSet() | ClientQuotaRemoved()
+            | DelegationTokenSet() | DelegationTokenRemoved()
         ):  # fmt: skip
             return False
         case _:

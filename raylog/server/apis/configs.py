@@ -3,8 +3,8 @@ brokers).
 
 DescribeConfigs gives synonyms in the order of precedence, types and meanings from version 3.
 AlterConfigs replaces all that is set of a resource; IncrementalAlterConfigs sets, deletes, appends
-and subtracts. Another type of resource is refused for that resource alone. Nothing here is
-sensitive. As in ``admin``, each entry of ``APIS`` is two translations.
+and subtracts. Another type of resource is refused for that resource alone. A password is sensitive:
+its value is in no answer. As in ``admin``, each entry of ``APIS`` is two translations.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from raylog.configs.topic_configs import ConfigValueType
 from raylog.errors import error_for
 from raylog.kafka import table
 from raylog.kafka.spec import ApiSpec
@@ -24,6 +25,7 @@ from raylog.server.apis.api import Api, answer
 from raylog.server.apis.entities import CODES, NO_DELAY, build
 
 INVALID_REQUEST = ErrorCode.invalid_request.value
+PASSWORD = ConfigValueType.PASSWORD.value
 
 
 def _resource_type(number: int) -> ResourceType | int:
@@ -54,11 +56,14 @@ def _describe_entity(body: Any, reply: ControllerReply, version: int) -> Any:
     assert isinstance(reply, config_requests.ConfigsDescribed), reply
     documented = version >= 3 and body.include_documentation
 
+    def shown(entry: config_requests.DescribedConfig, value: str) -> str | None:
+        return None if entry.type == PASSWORD else value
+
     def synonyms(entry: config_requests.DescribedConfig) -> tuple[Any, ...]:
         if not body.include_synonyms:
             return ()
         return tuple(
-            module.DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
+            module.DescribeConfigsSynonym(name=each.name, value=shown(entry, each.value), source=each.source)
             for each in entry.synonyms
         )
 
@@ -72,10 +77,10 @@ def _describe_entity(body: Any, reply: ControllerReply, version: int) -> Any:
                 build(
                     module.DescribeConfigsResourceResult,
                     name=entry.name,
-                    value=entry.value,
+                    value=shown(entry, entry.value),
                     read_only=entry.read_only,
                     config_source=entry.source,
-                    is_sensitive=False,
+                    is_sensitive=entry.type == PASSWORD,
                     synonyms=synonyms(entry),
                     config_type=entry.type,
                     documentation=entry.meaning if documented else None,
