@@ -26,6 +26,13 @@ With the extension ``tokenauth=true`` of SCRAM's first message the name is the i
 token, whose HMAC is the password (``raylog.security.tokens``). The client is the token's owner
 then. PLAIN has no such extension, and a token is no password of its owner.
 
+scramp, which carries the handshake between servers (``raylog.wire.handshake``), cannot carry this
+half. Its server runs SASLprep over each name, so ``ª`` would be user ``a`` and some names would be
+none, where Kafka and its clients leave names alone. It takes no attribute of more than one letter,
+such as ``tokenauth``, no ``authzid``, where Kafka takes the user's own name, and no salt of fewer
+than 12 bytes. None of it can be kept from scramp and put back, because the proof covers the
+messages as they were sent.
+
 Invariant: an exchange is done at most once, and takes no token after that or after an error.
 """
 
