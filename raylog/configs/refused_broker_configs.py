@@ -14,7 +14,7 @@ _LISTENER = "a start takes it; it can't be changed while the broker runs"
 _LISTENER_SETTINGS = "a start takes it; it can't be changed while the broker runs, but a listener reloads a certificate whose file changes"
 _INSIDE = "servers talk to each other over connections of their own"
 _PYTHONS_TLS = "TLS is Python's and OpenSSL's, which have no such setting"
-_CONNECTIONS = "connections are limited for a broker as a whole (max.connections)"
+_CONNECTIONS = "connections are limited for a broker as a whole (max.connections), and for each address alike (max.connections.per.ip)"
 _METRICS = "there is no JMX reporter"
 _QUOTAS = "copies between disks are throttled as replication is: by leader.replication.throttled.rate and its like"
 _USERS = "users and passwords are those of `raylog users`, for PLAIN too"
@@ -90,7 +90,6 @@ REFUSED: Mapping[str, str] = {
     "log.roll.hours": _UNITS,
     "log.roll.jitter.hours": _UNITS,
     "max.connection.creation.rate": _CONNECTIONS,
-    "max.connections.per.ip": _CONNECTIONS,
     "max.connections.per.ip.overrides": _CONNECTIONS,
     "max.request.partition.size.limit": "a page of DescribeTopicPartitions has up to 2,000 partitions",
     "metadata.*": _QUORUM,

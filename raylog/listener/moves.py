@@ -64,13 +64,13 @@ class _Route:
 
 
 class _Host:
-    """The channel to one host, once it is open, and the numbers of the connections that have moved
-    there.
+    """The channel to one host, once it is open, and the connections that have moved there: the
+    address of each one's client, by its number.
     """
 
     def __init__(self) -> None:
         self.channel: Channel | None = None
-        self.there: set[int] = set()
+        self.there: dict[int, str] = {}
 
 
 def _nobody(_: Request) -> bool:
@@ -168,6 +168,8 @@ class ConnectionMoves:
         if host is None:
             return
         self.server.connections_elsewhere -= len(host.there)
+        for client_host in host.there.values():
+            self.server.leave_host(client_host)
         if host.channel is not None:
             host.channel.close()
 
@@ -187,14 +189,15 @@ class ConnectionMoves:
         with sock:
             if route.edition != self._edition or host.channel is None or not host.channel.send(moved, sock):
                 return False
-        host.there.add(moved.number)
+        host.there[moved.number] = connection.host
         self.server.connections_elsewhere += 1
+        self.server.connections_of_host[connection.host] += 1
         return True
 
     def _heard(self, host: _Host, message: Message, sock: socket.socket | None) -> None:
         assert not isinstance(message, Revoked), "a host doesn't decide about grants"
         if message.number in host.there:
-            host.there.discard(message.number)
+            self.server.leave_host(host.there.pop(message.number))
             self.server.connections_elsewhere -= 1
         if isinstance(message, Moved):
             assert sock is not None

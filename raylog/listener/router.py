@@ -210,6 +210,7 @@ class Router:
         limits = replace(
             self._limits,
             connections_max=value("max.connections", self._limits.connections_max or INT_MAX),
+            connections_of_host_max=value("max.connections.per.ip", self._limits.connections_of_host_max or INT_MAX),
             server_bytes_max=bytes_limit(value("queued.max.request.bytes", self._limits.server_bytes_max)),
             idle_timeout_ms=idle_limit(value("connections.max.idle.ms", self._limits.idle_timeout_ms or NEVER)),
             request_bytes_max=value("socket.request.max.bytes", self._limits.request_bytes_max),

@@ -11,7 +11,10 @@ class Limits:
     """What one peer, or all of them, may make the server hold.
 
     ``request_bytes_max`` is Kafka's ``socket.request.max.bytes``, ``connections_max`` its
-    ``max.connections``, ``idle_timeout_ms`` its ``connections.max.idle.ms``; None: no limit.
+    ``max.connections``, ``connections_of_host_max`` its ``max.connections.per.ip``,
+    ``idle_timeout_ms`` its ``connections.max.idle.ms``; None: no limit.
+    ``unauthenticated_of_host_max``: connections of one address that have not authenticated yet, where
+    they have to.
     ``connection_fetches_max``: Fetch requests of one connection that are worked on at a time,
     because a small one may ask for a large answer. ``answers_bytes_max``: of answers that peers
     have not read; who fetches for them goes by it (``Server.unread_bytes``). A Broker speaks for
@@ -25,6 +28,8 @@ class Limits:
     handshake_timeout_ms: int = 10_000
     frame_timeout_ms: int = 30_000
     connections_max: int | None = None
+    connections_of_host_max: int | None = None
+    unauthenticated_of_host_max: int = 1_000
     idle_timeout_ms: int | None = None
     connection_fetches_max: int | None = None
     answers_bytes_max: int | None = None

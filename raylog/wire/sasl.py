@@ -14,6 +14,7 @@ KIP-368), and what all of one listener share.
                                                     next message fails
     FAILED         nothing                          the answer, later, and the end
 
+One address has ``unauthenticated_of_host_max`` connections that are not AUTHENTICATED at a time.
 What a stage does not take ends the connection. A stage that is not AUTHENTICATED is left within
 ``handshake_timeout_ms``, and a token has at most ``TOKEN_BYTES_MAX`` bytes.
 
@@ -118,6 +119,7 @@ class SaslAuthenticator:
         self.reauth_ms = 0
         self.failure_delay_ms = FAILURE_DELAY_MS
         self.failing: Counter[str] = Counter()  # by host: failures whose answer is still to come
+        self.unauthenticated: Counter[str] = Counter()  # by host: connections that have not authenticated
         self.checks = asyncio.Semaphore(CHECKS_MAX)
         self._credentials = credentials
         self._nobody = NobodysCredentials(key)
@@ -195,6 +197,7 @@ class SaslConnection(ServerConnection):
         self._done: Done | BearerDone | None = None  # who it is
         self._expires_at: float | None = None
         self._begun_at = 0.0
+        self._is_counted = False  # among the unauthenticated ones of its address
 
     @property
     def may_leave(self) -> bool:
@@ -209,8 +212,24 @@ class SaslConnection(ServerConnection):
     # -------------------------------------------------------------- reading
 
     def opened(self) -> None:
+        unauthenticated, most = self._authenticator.unauthenticated, self.server.limits.unauthenticated_of_host_max
+        if unauthenticated[self.host] >= most:
+            self.refused(SaslStateError(f"{most} connections of its address have not authenticated yet"))
+            return
         super().opened()
         self._begun_at = self.opened_at
+        if not self.shut:
+            unauthenticated[self.host] += 1
+            self._is_counted = True
+
+    def _has_authenticated(self) -> None:
+        """Or is gone."""
+        if self._is_counted:
+            self._is_counted = False
+            unauthenticated = self._authenticator.unauthenticated
+            unauthenticated[self.host] -= 1
+            if not unauthenticated[self.host]:
+                del unauthenticated[self.host]
 
     def frame_received(self, frame: memoryview) -> None:
         if self._stage is _SaslStage.AUTHENTICATED:
@@ -255,6 +274,7 @@ class SaslConnection(ServerConnection):
         super().sweep(now)
 
     def closed(self, reason: Exception | None) -> None:
+        self._has_authenticated()
         self._forget(self._done)
         super().closed(reason)
 
@@ -283,7 +303,7 @@ class SaslConnection(ServerConnection):
             self.refused(SaslStateError(f"a SaslHandshake {self._stage.value}"))
             return
         mechanism, enabled = request.body.mechanism, self._mechanisms
-        host = self.peername.rpartition(":")[0]
+        host = self.host
         if self._done is not None and mechanism != self._mechanism:
             self._end(request, ErrorCode.illegal_sasl_state, "it changes the mechanism of its session")
         elif mechanism not in enabled:
@@ -369,6 +389,7 @@ class SaslConnection(ServerConnection):
             self._forget(before)
         self._done, self._exchange = done, None
         self._stage = _SaslStage.AUTHENTICATED
+        self._has_authenticated()
         self.frame_bytes_max = self.server.limits.request_bytes_max
         self.principal = f"User:{done.user}"
         self._contexts.clear()  # those of ApiVersions were nobody's
@@ -424,7 +445,7 @@ class SaslConnection(ServerConnection):
 
     def _after_delay(self, error: AuthenticationError, began: float, answer: Callable[[], None]) -> None:
         """Answer a failure. Until then it counts for the client's address, even if it hangs up."""
-        host, failing = self.peername.rpartition(":")[0], self._authenticator.failing
+        host, failing = self.host, self._authenticator.failing
         logger.info("authentication of %s by %s failed: %s", self.peername, self._mechanism, error)
         failing[host] += 1
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from ssl import SSLContext
@@ -103,6 +104,7 @@ class Server:
         self.limits = limits or Limits()
         self.connections: set[ServerConnection] = set()
         self.connections_elsewhere = 0  # those that have left, and count all the same
+        self.connections_of_host: Counter[str] = Counter()  # by address, also of those that have left
         self.waiting: set[ServerConnection] = set()
         self.unread: set[ServerConnection] = set()  # those that may hold answers
         self.on_read: Callable[[], None] = lambda: None  # some peer has read, or is gone
@@ -193,6 +195,12 @@ class Server:
                 for connection in list(self.connections):
                     connection.abort()
             await asyncio.sleep(0.001)
+
+    def leave_host(self, host: str) -> None:
+        """One connection of that address less."""
+        self.connections_of_host[host] -= 1
+        if self.connections_of_host[host] <= 0:
+            del self.connections_of_host[host]
 
     def handler_of(self, header: RequestHeader) -> Handler:
         spoken = self.versions.get(header.api_key)

@@ -137,6 +137,12 @@ class ServerConnection(FramedProtocol):
         if connections_max is not None and open_here >= connections_max and not self.is_adopted:
             self.refused(ProtocolError(f"{connections_max} connections are open, which is all that are allowed"))
             return
+        of_host_max = server.limits.connections_of_host_max
+        if of_host_max is not None and server.connections_of_host[self.host] >= of_host_max and not self.is_adopted:
+            self.refused(
+                ProtocolError(f"{of_host_max} connections of its address are open, which is all that are allowed")
+            )
+            return
         if self.principal_of is not None:
             try:
                 self.principal = self.principal_of(cast(asyncio.Transport, self.transport).get_extra_info("ssl_object"))
@@ -152,6 +158,12 @@ class ServerConnection(FramedProtocol):
             identity = Peer(server.identity.node_id, server.identity.incarnation) if server.identity else Peer()
             self._handshake = ServerHandshake(server.secret, server.cluster_id, identity=identity)
         server.connections.add(self)
+        server.connections_of_host[self.host] += 1
+
+    @property
+    def host(self) -> str:
+        """The peer's address, without a port."""
+        return self.peername.rpartition(":")[0]
 
     def _turn_away(self, seconds: float) -> None:
         """Close it later, so that its peer does not try again at once."""
@@ -232,7 +244,7 @@ class ServerConnection(FramedProtocol):
         if client_id is not None and self.peer.node_id >= 0 and client_id.startswith(MARK):
             context = decoded(client_id)
         else:
-            host = self.peername.rpartition(":")[0]
+            host = self.host
             shown = client_id if client_id is None else client_id[:CLIENT_ID_CHARACTERS_MAX]
             context = RequestContext(self.principal, self.listener, host, shown)
         if context.deadline is None and (client_id is None or len(client_id) <= KEPT_CHARACTERS_MAX):
@@ -483,7 +495,9 @@ class ServerConnection(FramedProtocol):
 
     def closed(self, reason: Exception | None) -> None:
         server = self.server
-        server.connections.discard(self)
+        if self in server.connections:
+            server.connections.discard(self)
+            server.leave_host(self.host)
         server.waiting.discard(self)
         server.unread.discard(self)
         server.in_flight_bytes -= self.in_flight_bytes
