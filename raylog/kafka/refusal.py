@@ -91,11 +91,12 @@ class _Items:
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """How an entity of the answer is filled in from one of the request. ``bare``: the field that a
-    request's bare value goes to.
+    request's bare value goes to. ``copied``: a field, the request's one that it repeats, and what it
+    says where the request has null.
     """
 
     fixed: dict[str, Any]
-    copied: tuple[tuple[str, str], ...]
+    copied: tuple[tuple[str, str, Any], ...]
     bare: str | None
     error: str | None
     message: str | None
@@ -142,8 +143,9 @@ def _nothing(kind: EntityClass, error: ErrorCode, message: str | None) -> Any:
 
 def _values(plan: _Plan, asked: Any, error: ErrorCode, message: str | None) -> dict[str, Any]:
     values = dict(plan.fixed)
-    for name, of in plan.copied:
-        values[name] = getattr(asked, of)
+    for name, of, instead in plan.copied:
+        told = getattr(asked, of)
+        values[name] = instead if told is None else told
     if plan.bare is not None:
         values[plan.bare] = asked
     if plan.error is not None:
@@ -171,7 +173,7 @@ def _plan(kind: EntityClass, asked: EntityClass) -> _Plan:
     has_default = {each.name for each in dataclasses.fields(kind) if each.default is not dataclasses.MISSING}
     bare = None if asked_fields else _naming(kind, asked)
     fixed: dict[str, Any] = {}
-    copied: list[tuple[str, str]] = []
+    copied: list[tuple[str, str, Any]] = []
     items: list[_Items] = []
     error = message = None
     for field in fields_of(kind):
@@ -185,7 +187,7 @@ def _plan(kind: EntityClass, asked: EntityClass) -> _Plan:
         elif field.name == "error_message" and field.nullable:
             message = field.name
         elif (source := _source(field, asked_fields, field.name in has_default)) is not None:
-            copied.append((field.name, source))
+            copied.append((field.name, source, _empty(field)))
         elif field.name not in has_default:
             fixed[field.name] = _empty(field)
     return _Plan(fixed, tuple(copied), bare, error, message, tuple(items))

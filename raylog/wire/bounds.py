@@ -8,7 +8,8 @@ function per class, because a generic walk would cost ten times that.
 
 Promise: if ``checker(entity)(frame, position, end)`` returns a position, then every length in the
 frame lies within the frame, every array holds at most ``ARRAY_LENGTH_MAX`` elements and at most as
-many as the remaining bytes could encode. It says nothing about values (text that is not UTF-8,
+many as the remaining bytes could encode, and none is null whose field the schema does not allow
+that, which kio's decoder takes and handlers do not expect. It says nothing about values (text that is not UTF-8,
 error codes nobody knows): those kio refuses with an exception.
 
 On its way it notes where the records are, so that large ones need not be copied by the decoder
@@ -76,6 +77,10 @@ def refuse_array(count: int, position: int, end: int) -> None:
     raise ProtocolError(f"an array claims {count} elements with {end - position} bytes left in the frame")
 
 
+def refuse_null(entity: str, field: str) -> None:
+    raise ProtocolError(f"{entity}.{field} is null, which it cannot be")
+
+
 def refuse_marker(marker: int) -> None:
     raise ProtocolError(f"a nullable structure that starts with {marker}, neither 1 nor −1")
 
@@ -90,6 +95,7 @@ class _CheckSource:
             "varint": read_varint,
             "refuse_array": refuse_array,
             "refuse_marker": refuse_marker,
+            "refuse_null": refuse_null,
         }
         self.lines: list[str] = []
         self.pending = 0  # fixed bytes not yet skipped
@@ -163,6 +169,8 @@ class _CheckSource:
 
     def write_array(self, depth: int, field: WireField) -> None:
         self.write_length(depth, "c", 4)
+        if not field.null_is_valid:
+            self.line(depth, f"if c < 0: refuse_null({self.entity.__name__!r}, {field.name!r})")
         self.line(depth, "if c > 0:")
         inner = depth + 1
         if field.entity is not None:

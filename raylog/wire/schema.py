@@ -53,7 +53,7 @@ class WireField:
     """One field.
 
     ``kafka_type`` is None for a nested entity, whose class is ``entity``; ``default`` matters for
-    tagged fields only.
+    tagged fields only. ``nullable``: kio reads null; ``null_is_valid``: the schema allows it, too.
     """
 
     name: str
@@ -61,6 +61,7 @@ class WireField:
     entity: EntityClass | None
     is_array: bool
     nullable: bool
+    null_is_valid: bool
     tag: int | None
     default: Any
 
@@ -80,6 +81,7 @@ def fields_of(entity: EntityClass) -> tuple[WireField, ...]:
             entity=kind.type_ if nested else None,
             is_array=kind.is_array,
             nullable=_is_nullable(field, kind.is_array, tag is not None),
+            null_is_valid=is_optional(field),
             tag=None if tag is None else int(tag),
             default=None if tag is None else get_tagged_field_default(field),
         )

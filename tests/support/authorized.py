@@ -17,6 +17,7 @@ from raylog.security.acl import AclBinding
 from raylog.server.start_configs import set_static
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, node_id
+from raylog.wire.listeners import Listeners
 
 AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
 EVERYTHING = {
@@ -94,9 +95,9 @@ def set_configs(running: InProcessCluster, **configs: str) -> None:
 
 
 @contextmanager
-def authorized_cluster(brokers: int = 1) -> Iterator[Clients]:
+def authorized_cluster(brokers: int = 1, listeners: Listeners | None = None) -> Iterator[Clients]:
     """It has one topic, and coordinators of groups and transactions; nobody has an ACL."""
-    with preferred_leaders_are_awaited(), cluster(brokers=brokers) as running:
+    with preferred_leaders_are_awaited(), cluster(brokers=brokers, listeners=listeners) as running:
         with AdminClient(running.address) as admin:
             admin.create_topics([NewTopic(TOPIC, replica_assignment={0: (0,)})])
         first = Client(running, 0)
