@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kio.schema.errors import ErrorCode
+
 from raylog.records.aborted import AbortedTransactions
 from raylog.records.batch import BatchView
 from raylog.records.codec import light_records
@@ -21,6 +23,8 @@ from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.simulator.simulated_transactions import SimulatedTransactions
+
+RECORD_LIST_TOO_LARGE = ErrorCode.record_list_too_large.value
 
 
 class Copying:
@@ -35,6 +39,7 @@ class Copying:
         self.version = self.scheduler.rng.choice((1, 2, 2))
         self.transactional_id = f"copier{self.version}"
         self.numbers = 0  # of transactions, whoever begins them
+        self.bytes_max = transactions.copied_bytes_max  # at once; less where the target's segments are small
         self.source: SourceReader | None = None
         self.positions: PositionReader | None = None
         self._chain: Chain | None = None
@@ -68,6 +73,7 @@ class Copying:
         chain = self._chain = checker.begin_chain(self.transactional_id, source, target, positions)
         self.simulation.trace(f"{self.transactional_id} copies {chain}")
         self.simulation.counts["chains of copies"] += 1
+        self.bytes_max = self.transactions.copied_bytes_max
         for reader in (self.source, self.positions):
             if reader is not None:
                 reader.stop()
@@ -162,7 +168,8 @@ class Copier(TransactionalProducer):
     def _copy(self, chain: Chain) -> None:
         source, start = self.copying.source, self._position
         assert source is not None and start is not None
-        end, self._copies = source.next_copies(start, self.scheduler.between(1, self.transactions.copied_records_max))
+        records_max = self.scheduler.between(1, self.transactions.copied_records_max)
+        end, self._copies = source.next_copies(start, records_max, self.copying.bytes_max)
         if not self._copies:
             self._next_later()
             return
@@ -188,6 +195,10 @@ class Copier(TransactionalProducer):
         if number or self._chain is None:
             return named
         return [*named, self._part.encoded(), *(self._copies if id == self._chain.target else ())]
+
+    def _answered(self, error: int) -> None:
+        if error == RECORD_LIST_TOO_LARGE:
+            self.copying.bytes_max = max(1, self.copying.bytes_max // 2)
 
     def _ended(self, transaction: KnownTransaction, commits: bool, says: CoordinatorSays) -> None:
         if self.transaction is transaction and commits and not says.error:
@@ -222,7 +233,6 @@ class ChainReader(CommittedConsumer):
 class SourceReader(ChainReader):
     def __init__(self, copying: Copying, id: TopicIdPartition, start: int) -> None:
         super().__init__(copying, id, start)
-        self.bytes_max = copying.transactions.copied_bytes_max
         self._values: dict[int, bytes] = {}
         self._transactional: set[int] = set()  # the offsets of those that are of transactions
 
@@ -236,10 +246,10 @@ class SourceReader(ChainReader):
         """The records of transactions among those."""
         return [(at, value) for at, value in self._values.items() if start <= at < end and at in self._transactional]
 
-    def next_copies(self, start: int, records_max: int) -> tuple[int, list[bytes]]:
-        """From ``start`` on, and where they end in the source."""
+    def next_copies(self, start: int, records_max: int, bytes_max: int) -> tuple[int, list[bytes]]:
+        """From ``start`` on, and where they end in the source; one at least, however long it is."""
         copies: list[bytes] = []
-        left = self.bytes_max
+        left = bytes_max
         for offset, value in self._values.items():
             if offset < start:
                 continue

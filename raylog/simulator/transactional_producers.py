@@ -241,10 +241,10 @@ class TransactionalProducer(Process):
         sender = self._senders.get(id)
         if sender is None:
             sender = self._senders[id] = BatchSender(self, self.transactions.partitions[id], id)
+        values = self._values(transaction, id, number)
         place = (id, transaction.producer_epoch)
         sequence = self._sequences.get(place, 0)
-        self._sequences[place] = sequence + 1
-        values = self._values(transaction, id, number)
+        self._sequences[place] = sequence + len(values)
         data = bytes(
             encode_values(
                 values,
@@ -260,6 +260,7 @@ class TransactionalProducer(Process):
         def answered(error: int) -> None:
             if not error:
                 transaction.acknowledged[id] = transaction.acknowledged.get(id, 0) + 1
+            self._answered(error)
             if self.transaction is not transaction or id not in self._waits_for:
                 return
             self._failed = self._failed or bool(error)
@@ -274,6 +275,9 @@ class TransactionalProducer(Process):
         sender.send(data, answered, located=self.history.sending(self._recorded, id, values))
         self._come_late(sender, data)
 
+    def _answered(self, error: int) -> None:
+        """A batch was taken, or refused for good."""
+
     def _come_late(self, sender: BatchSender, data: bytes) -> None:
         if not self.is_over and self.scheduler.chance(0.3):
             again = lambda: sender.send(data, lambda error: None, attempts=3)  # noqa: E731
@@ -283,7 +287,8 @@ class TransactionalProducer(Process):
         if self.scheduler.chance(0.02) and not self.is_over:
             self.later(2 * TIMEOUT_MS * 1_000, lambda: self._end(transaction), f"{self.name} stands still")
             return
-        commits = not self._failed and self.scheduler.chance(0.65)
+        # At the end of a run copiers have to come to the end of their source.
+        commits = not self._failed and (self.is_over or self.scheduler.chance(0.65))
         if not (self.is_over or commits or self._failed) and self.scheduler.chance(0.7):
             # An abort while something that was never appended is on its way.
             id = self.scheduler.rng.choice(sorted(self._senders))
