@@ -58,10 +58,10 @@ class GroupCoordinators:
             self.runtime,
             lambda request: api.to_requests(request.body, request.version, self._caller(request)),
             api.to_entity,
-            self._ask,
+            self.ask,
         )
 
-    def _ask(self, number: int, part: GroupRequest, then: Callable[[GroupReply], None]) -> None:
+    def ask(self, number: int, part: GroupRequest, then: Callable[[GroupReply], None]) -> None:
         """Ask the coordinator; of offsets of a transaction, when that one's coordinator has been asked
         (KIP-890). A process that does not lead refuses them anyway.
         """

@@ -171,6 +171,7 @@ class History:
     retention: bool = False
     stamps_time: bool = False  # LogAppendTime: the leader changes what the CRC covers
     compacts: bool = False
+    is_coordinated: bool = False  # a coordinator writes it, in transactions with sequence 0 always, as Kafka's
     records: dict[int, Content] = field(
         default_factory=dict
     )  # of a compacted topic: all that ``batches`` held, by offset
@@ -458,7 +459,7 @@ class Checkers:
         if before is None:
             first = self.first_sequences.get(view.producer_id, 0)
             expected = view.base_sequence if history.generation or history.start else first
-        elif before[0] == view.producer_epoch:
+        elif before[0] == view.producer_epoch and not history.is_coordinated:
             expected = before[1] + 1 & SEQUENCE_MASK
         else:
             expected = 0

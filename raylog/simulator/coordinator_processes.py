@@ -56,26 +56,33 @@ class CoordinatorProcess(ReplicaProcess, Generic[RequestT, ReplyT, KeyedT]):
         super().__init__(simulation, machine, spec)
         self.runtime = CoordinatorRuntime(kind, self, ProcessClock(self), others=others)
         self._inside: dict[int, Callable[[Any], None]] = {}
-        self._roles: dict[int, CoordinatorRole] = {}
+        self._roles: dict[tuple[str, int], CoordinatorRole] = {}
+
+    @property
+    def runtimes(self) -> tuple[CoordinatorRuntime[Any, Any, Any], ...]:
+        return (self.runtime,)
 
     def controller_said(self, frame: OneSaid) -> None:
-        self.runtime.hear(frame)
+        for runtime in self.runtimes:
+            runtime.hear(frame)
         super().controller_said(frame)
 
     def leaderships_changed(self, changes: Sequence[Leadership]) -> None:
-        if self.alive:
-            self.runtime.receive(changes)
+        for runtime in self.runtimes if self.alive else ():
+            runtime.receive(changes)
 
     def after_work(self) -> None:
         super().after_work()
-        for number in self.runtime.numbers():
-            coordinator = self.runtime.coordinator_of(number)
-            assert coordinator is not None
-            coordinator.check()
-            was, self._roles[number] = self._roles.get(number), coordinator.role
-            if was is not coordinator.role and coordinator.role is CoordinatorRole.LEADING:
-                self.simulation.counts["coordinators that took over"] += 1
-                self.simulation.trace(f"{self.name} coordinates {number} from {coordinator.position}")
+        for runtime in self.runtimes:
+            for number in runtime.numbers():
+                coordinator = runtime.coordinator_of(number)
+                assert coordinator is not None
+                coordinator.check()
+                key = runtime.kind.topic, number
+                was, self._roles[key] = self._roles.get(key), coordinator.role
+                if was is not coordinator.role and coordinator.role is CoordinatorRole.LEADING:
+                    self.simulation.counts["coordinators that took over"] += 1
+                    self.simulation.trace(f"{self.name} coordinates {number} from {coordinator.position}")
 
     @property
     def coordinates(self) -> bool:
@@ -150,8 +157,11 @@ class CoordinatorProcess(ReplicaProcess, Generic[RequestT, ReplyT, KeyedT]):
             check(reply)
             link.send(self, Answer(call.correlation, reply))
 
-        self.runtime.ask(request.partition.partition, asked, answered)
+        self.ask_coordinator(request.partition.partition, asked, answered)
         return True
+
+    def ask_coordinator(self, number: int, request: RequestT, answered: Callable[[ReplyT], None]) -> None:
+        self.runtime.ask(number, request, answered)
 
     def with_connection(self, request: RequestT, connection: int) -> RequestT:
         """A native client's request, on the connection whose end is to count."""
@@ -176,4 +186,5 @@ class _CoordinatorEnd(ServerEnd):
     def closed(self, link: Link) -> None:
         super().closed(link)
         assert isinstance(self.server, CoordinatorProcess)
-        self.server.runtime.connection_closed(self.number)
+        for runtime in self.server.runtimes:
+            runtime.connection_closed(self.number)

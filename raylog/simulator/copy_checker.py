@@ -1,5 +1,5 @@
 """What must hold of a chain: a copier takes what it reads from one partition, writes it to another,
-and commits its position, as a record of a third, in the same transaction.
+and commits its position, as a record of a third or as an offset of a group, in the same transaction.
 
 Owns what stands in the source, offset by offset, as the checker of transactions saw it below a high
 watermark, and how far the target has it. The target's and the positions' commits are fed as their
@@ -29,15 +29,17 @@ if TYPE_CHECKING:
 class Chain:
     """``values`` are those of the source from ``start`` on, with the transaction of each;
     ``copied_end`` and ``position`` the source's offsets up to which target and positions have it.
-    ``source_start``: what lies below may be deleted. ``unchecked``: copies of what was not seen yet.
+    ``positions`` is None where a group has the position: ``offsets`` is that one's partition of
+    ``__consumer_offsets``. ``source_start``: what lies below may be deleted. ``unchecked``: copies of what was not seen yet.
     """
 
     number: int
     transactional_id: str
     source: TopicIdPartition
     target: TopicIdPartition
-    positions: TopicIdPartition
+    positions: TopicIdPartition | None
     start: int
+    offsets: TopicIdPartition | None = None
     values: dict[int, tuple[bytes, Span | None]] = field(default_factory=dict)
     source_start: int = 0
     copied_end: int = field(init=False)
@@ -50,7 +52,13 @@ class Chain:
 
     @property
     def ids(self) -> tuple[TopicIdPartition, ...]:
-        return self.source, self.target, self.positions
+        """Those that must not lose anything."""
+        positions = (self.positions,) if self.positions is not None else ()
+        return self.source, self.target, *positions
+
+    def is_written_by(self, transactional_id: str) -> bool:
+        """The copiers of a group have an id each."""
+        return transactional_id.partition("@")[0] == self.transactional_id
 
     def uncopied(self) -> int | None:
         """The first offset that is to be copied yet."""

@@ -10,7 +10,7 @@ ones, whose coordinator sees the end of their connection; the others speak as th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from kio.schema.errors import ErrorCode
@@ -53,13 +53,13 @@ from raylog.simulator.workload import Client
 from raylog.types import TopicIdPartition, TopicPartition
 
 if TYPE_CHECKING:
-    from raylog.simulator.simulated_groups import GroupSimulation
+    from raylog.simulator.simulation import Simulation
 
-SESSION_MS, REBALANCE_MS, HEARTBEAT_MS = 6_000, 8_000, 1_500
 NETWORK_EXCEPTION = ErrorCode.network_exception.value
 COORDINATOR_NOT_AVAILABLE = ErrorCode.coordinator_not_available.value
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
 PARKED_MS = 1_000
+_HAVE_A_CONNECTION = (JoinGroup, SyncGroup, GroupHeartbeat, OffsetCommit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +76,26 @@ class GroupSpec:
 class SimulatedMember(Client):
     """Joins at once. ``kill`` is a crash; ``retire`` leaves as one should, and ends the process."""
 
+    session_ms, rebalance_ms, heartbeat_ms = 6_000, 8_000, 1_500
+
     def __init__(
-        self, name: str, simulation: GroupSimulation, machine: Machine, group: GroupSpec, instance: str | None
+        self,
+        name: str,
+        simulation: Simulation,
+        machine: Machine,
+        group: GroupSpec,
+        instance: str | None,
+        next_offset: Callable[[], int],
     ) -> None:
+        """``next_offset``: for a commit; no other one has it."""
         super().__init__(name, simulation, machine)
-        self.groups = simulation
         self.group = group
+        self._next_offset = next_offset
         self.instance = instance
         self.is_native = self.scheduler.chance(0.5)
-        self._session_ms = SESSION_MS * simulation.calm
+        self._session_ms = self.session_ms * simulation.calm
         self._rebalance_ms = (
-            REBALANCE_MS * simulation.calm
+            self.rebalance_ms * simulation.calm
         )  # longer than a heartbeat's interval, or rebalances never end
         self.owned: tuple[TopicPartition, ...] = ()
         self.is_over = False
@@ -99,7 +108,7 @@ class SimulatedMember(Client):
         self._member = GroupMember(
             MemberConfig(
                 self._session_ms,
-                HEARTBEAT_MS * simulation.calm,
+                self.heartbeat_ms * simulation.calm,
                 self._rebalance_ms,
                 100,
                 1_000,
@@ -271,7 +280,7 @@ class SimulatedMember(Client):
             self._carry_out(self._member.join())
 
     def _send_heartbeat(self, order: SendHeartbeat) -> None:
-        parked_ms = PARKED_MS * self.groups.calm if self.is_native else 0
+        parked_ms = PARKED_MS * self.simulation.calm if self.is_native else 0
         request = GroupHeartbeat(self.group.group_id, order.member_id, order.generation, self.instance, parked_ms)
         self.ask_coordinator(
             request,
@@ -301,7 +310,7 @@ class SimulatedMember(Client):
         member_id, generation = self._member.member_id, self._member.generation
         if self._former is not None and self.scheduler.chance(0.05):
             member_id, generation = self._former
-        part = CommittedPartition(place.topic, place.partition, self.groups.next_offset())
+        part = CommittedPartition(place.topic, place.partition, self._next_offset())
         request = OffsetCommit(self.group.group_id, (part,), member_id, generation, self.instance)
 
         def answered(answer: CoordinatorAnswer) -> None:
@@ -335,3 +344,8 @@ def error_of(reply: Any) -> int:
     if isinstance(reply, OffsetsCommitted):
         return next((each.error for each in reply.partitions if each.error), 0)
     return int(reply.error)
+
+
+def on_connection(request: Request, connection: int) -> Request:
+    """A native member's request, on the connection whose end is to count."""
+    return replace(request, connection=connection) if isinstance(request, _HAVE_A_CONNECTION) else request

@@ -14,28 +14,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from raylog.control.session import ImageChanged
 from raylog.coordination.events import OutsideAnswer, OutsideQuestion
+from raylog.coordination.runtime import CoordinatorRuntime
+from raylog.groups.machine import GroupKind, GroupMachine
+from raylog.groups.requests import GroupReply
+from raylog.groups.requests import Request as GroupRequest
 from raylog.listener.owners import Owner
 from raylog.listener.routes import Routes
 from raylog.log.markers import TransactionEnd
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
 from raylog.metadata.requests import AllocateProducerIds, AwaitLeader, LeaderFound, ProducerIdsBlock
-from raylog.offsets_topic import TRANSACTIONS_TOPIC, partition_for
+from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, partition_for
 from raylog.records.control import Marker
 from raylog.replication.events import ProduceReply
 from raylog.replication.transaction_events import MarkersReceived, PartitionMarker, VerifyTransaction
+from raylog.server.group_coordinator import GroupCoordinators
 from raylog.simulator.checkers import Violation
 from raylog.simulator.coordinator_processes import CoordinatorCall, CoordinatorProcess
 from raylog.simulator.decided_transactions import DecidedTransactions
+from raylog.simulator.group_members import on_connection
 from raylog.simulator.messages import OnReply, SimulatedCaller
 from raylog.simulator.processes import Machine, Process
-from raylog.simulator.simulated_sessions import ActorSpec, OneSaid
+from raylog.simulator.simulated_network import Link
+from raylog.simulator.simulated_sessions import ActorSpec, OneSaid, ProcessClock
 from raylog.simulator.transaction_checker import KnownTransaction
 from raylog.simulator.transaction_coordinator import TIMEOUT_MS, CoordinatorSays, OnAnswer
 from raylog.transactions.machine import TransactionKind, TransactionMachine
@@ -60,6 +67,7 @@ from raylog.transactions.requests import (
 from raylog.types import Endpoint, TopicIdPartition, TopicPartition, broker_of
 
 if TYPE_CHECKING:
+    from raylog.simulator.hosted_transactions import TransactionSimulation
     from raylog.simulator.simulation import Simulation
 
 NETWORK_EXCEPTION = ErrorCode.network_exception.value
@@ -71,14 +79,22 @@ _WITHIN_US = 200  # from a process to itself
 
 
 class TransactionProcess(CoordinatorProcess[TransactionRequest, TransactionReply, TransactionRecord]):
-    """A process whose coordinators are those of transactions."""
+    """A process whose coordinators are those of transactions, and those of groups."""
 
-    def __init__(self, simulation: Simulation, machine: Machine, spec: ActorSpec) -> None:
+    simulation: TransactionSimulation
+
+    def __init__(self, simulation: TransactionSimulation, machine: Machine, spec: ActorSpec) -> None:
         super().__init__(simulation, machine, spec, TransactionKind(), others=self._ask_others)
+        kind = GroupKind(simulation.transactions.group_config, new_uuid=simulation.new_uuid)
+        self.groups = GroupCoordinators(CoordinatorRuntime(kind, self, ProcessClock(self)), self.want_leave)
         self._copy = ImageCopy()
         self._routes = Routes(broker_of(spec.node_id), self._image)
         self._owners: dict[Owner, SimulatedCaller] = {}
         self._controller = ControllerRoad(self, simulation)
+
+    @property
+    def runtimes(self) -> tuple[CoordinatorRuntime[Any, Any, Any], ...]:
+        return self.runtime, self.groups.runtime
 
     def controller_said(self, frame: OneSaid) -> None:
         if isinstance(frame, ImageChanged):
@@ -89,11 +105,40 @@ class TransactionProcess(CoordinatorProcess[TransactionRequest, TransactionReply
         assert self._copy.image is not None, "the image comes before the first partition"
         return self._copy.image
 
-    def transaction_machine(self, id: TopicIdPartition) -> TransactionMachine | None:
-        coordinator = self.runtime.coordinator_of(id.partition)
+    def machine_of(self, id: TopicIdPartition) -> TransactionMachine | GroupMachine | None:
+        is_of_groups = id in self.simulation.transactions.offsets_partitions()
+        runtime: CoordinatorRuntime[Any, Any, Any] = self.groups.runtime if is_of_groups else self.runtime
+        coordinator = runtime.coordinator_of(id.partition)
         machine = coordinator.machine if coordinator is not None else None
-        assert machine is None or isinstance(machine, TransactionMachine)
+        assert machine is None or isinstance(machine, TransactionMachine | GroupMachine)
         return machine
+
+    # ---------------------------------------------------------------- groups
+
+    def with_connection(self, request: Any, connection: int) -> Any:
+        return on_connection(request, connection)
+
+    def ask_coordinator(self, number: int, request: Any, answered: Callable[[Any], None]) -> None:
+        if isinstance(request, GroupRequest):
+            self.groups.ask(number, request, answered)
+        else:
+            super().ask_coordinator(number, request, answered)
+
+    def asked(self, link: Link, call: CoordinatorCall[Any]) -> Callable[[Any], None]:
+        request, id = call.request, call.partition
+        if not isinstance(request, GroupRequest):
+            return super().asked(link, call)
+        offsets, history = self.simulation.transactions.committed_offsets, self.simulation.checkers.history(id)
+        received = offsets.received(request)
+
+        def answered(reply: GroupReply) -> None:
+            replica = self.host.replicas.get(id)
+            leads = replica is not None and replica.leader is not None
+            epoch = replica.assignment.leader_epoch if replica is not None else -1
+            if leads and epoch == history.newest_epoch and not history.generation:
+                offsets.answered(request, received, reply)
+
+        return answered
 
     # ---------------------------------------------------------------- what the machine wants of others
 
@@ -264,7 +309,7 @@ class HostedCoordinator:
     ``__transaction_state``, by number; until all are known, nobody answers.
     """
 
-    def __init__(self, simulation: Simulation, decided: DecidedTransactions, partition_count: int) -> None:
+    def __init__(self, simulation: TransactionSimulation, decided: DecidedTransactions, partition_count: int) -> None:
         self._simulation = simulation
         self._decided = decided
         self._partition_count = partition_count
@@ -315,6 +360,16 @@ class HostedCoordinator:
 
     def _named(self, ids: Sequence[TopicIdPartition]) -> tuple[TopicPartition, ...]:
         return tuple(TopicPartition(self._topics[id], id.partition) for id in ids)
+
+    def add_group(self, asker: Process, transaction: KnownTransaction, group_id: str, answered: OnAnswer) -> None:
+        """AddOffsetsToTxn of a producer of version 1."""
+        count = len(self._simulation.transactions.offsets_partitions())
+        partition = TopicPartition(OFFSETS_TOPIC, partition_for(group_id, count))
+
+        def heard(reply: TransactionReply | None) -> None:
+            answered(CoordinatorSays(self._worst(reply, ())))
+
+        self._ask(asker, AddPartitions(*_identity(transaction), (partition,)), heard)
 
     def _worst(self, reply: TransactionReply | None, ids: Sequence[TopicIdPartition]) -> int:
         """What the producer takes for the answer: not one of a topic that is gone, which it would

@@ -13,26 +13,34 @@ every replica's image of the transactions is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, assert_never
 
+from raylog.groups.context import GroupConfig
+from raylog.groups.machine import GroupMachine
 from raylog.log.log import Log
 from raylog.metadata.requests import CreateTopics, RequestedTopic
-from raylog.offsets_topic import TRANSACTIONS_TOPIC
+from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from raylog.simulator.administration import Administration
-from raylog.simulator.checkers import Violation
+from raylog.simulator.committed_offsets import CommittedOffsets
+from raylog.simulator.copy_checker import Chain
 from raylog.simulator.decided_transactions import DecidedTransactions
+from raylog.simulator.group_copiers import CopyingMember, GroupCopying
 from raylog.simulator.hosted_coordinator import HostedCoordinator, TransactionProcess
 from raylog.simulator.processes import Machine
+from raylog.simulator.simulated_groups import known_groups
 from raylog.simulator.simulated_servers import BrokerProcess
 from raylog.simulator.simulated_sessions import ActorSpec
 from raylog.simulator.simulated_transactions import SimulatedTransactions
 from raylog.simulator.simulation import Simulation
 from raylog.simulator.transaction_coordinator import Coordination
+from raylog.transactions.machine import TransactionMachine
 from raylog.types import TopicIdPartition
 
-PARTITIONS = 2  # of __transaction_state here: fifty would take the time of fifty logs
+PARTITIONS = 2  # of each of those topics here: fifty would take the time of fifty logs
+STATE_TOPICS = (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
+GROUPS = 0.8  # the share of runs in which a group copies
 STATE_CONFIGS = (
     ("segment.index.bytes", "480"),
     ("index.interval.bytes", "200"),
@@ -47,33 +55,68 @@ class HostedTransactions(SimulatedTransactions):
 
     copied_records_max, copied_bytes_max = 60, 3_000
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: TransactionSimulation) -> None:
         super().__init__(simulation, is_on=True)
         self.decided = DecidedTransactions(
             simulation.checkers, self.checker, simulation.counts, lambda id: simulation.is_deleted(id)
         )
         self.checker.coordinator_has_lost = lambda: self.decided.has_lost
-        self._hosted = HostedCoordinator(simulation, self.decided, PARTITIONS)
+        self.committed_offsets = CommittedOffsets(simulation.counts, lambda: self.decided.has_lost)
+        self.hosted = HostedCoordinator(simulation, self.decided, PARTITIONS)
+        self.group_copying: GroupCopying | None = None
+        self._offsets: dict[int, TopicIdPartition] = {}
+        delay_ms = simulation.scheduler.rng.choice((0, 200))
+        self.group_config = GroupConfig(
+            group_initial_rebalance_delay_ms=delay_ms,
+            offsets_commit_timeout_ms=1_000,
+            group_min_session_timeout_ms=CopyingMember.session_ms,
+        )
 
     def _new_coordinator(self) -> Coordination:
-        return self._hosted
+        return self.hosted
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self.simulation.scheduler.chance(GROUPS):
+            self.group_copying = GroupCopying(self)
+
+    def chains(self) -> list[Chain]:
+        return super().chains() + (self.group_copying.chains() if self.group_copying is not None else [])
 
     def follow_state(self, id: TopicIdPartition) -> None:
         """There is a partition of ``__transaction_state``."""
         self.decided.follow_state(id)
-        self._hosted.partitions[id.partition] = id
+        self.hosted.partitions[id.partition] = id
+
+    def follow_offsets(self, id: TopicIdPartition) -> None:
+        """There is a partition of ``__consumer_offsets``."""
+        self._offsets[id.partition] = id
 
     def state_partitions(self) -> list[TopicIdPartition]:
-        return list(self._hosted.partitions.values())
+        return list(self.hosted.partitions.values())
+
+    def offsets_partitions(self) -> list[TopicIdPartition]:
+        """All of them by number, or none yet."""
+        return [self._offsets[number] for number in range(PARTITIONS)] if len(self._offsets) == PARTITIONS else []
 
     def seen(self, id: TopicIdPartition, log: Log, who: str) -> None:
         super().seen(id, log, who)
         self.decided.seen(id)
 
+    def unfinished(self) -> str | None:
+        if self.group_copying is not None and (reason := self.group_copying.unfinished()) is not None:
+            return reason
+        return super().unfinished()
+
+    def at_end(self) -> None:
+        super().at_end()
+        if self.group_copying is not None:
+            self.group_copying.at_end()
+
 
 class TransactionAdministration(Administration):
-    """Makes ``__transaction_state`` first. People move its replicas as those of any other topic, but
-    do not delete, grow or configure it.
+    """Makes ``__transaction_state`` and ``__consumer_offsets`` first. People move their replicas as those
+    of any other topic, but do not delete, grow or configure them.
     """
 
     simulation: TransactionSimulation
@@ -84,29 +127,31 @@ class TransactionAdministration(Administration):
 
     def _registered(self, reply: object) -> None:
         if self._to_register == 1:
-            topic = RequestedTopic(TRANSACTIONS_TOPIC, PARTITIONS, -1, configs=STATE_CONFIGS)
-            self.administrator.request(CreateTopics((topic,)), lambda reply: self._describe())
+            topics = [RequestedTopic(name, PARTITIONS, -1, configs=STATE_CONFIGS) for name in STATE_TOPICS]
+            self.administrator.request(CreateTopics(tuple(topics)), lambda reply: self._describe())
         super()._registered(reply)
 
     def _follow(self, name: str, id: TopicIdPartition, configs: dict[str, str]) -> None:
-        if name != TRANSACTIONS_TOPIC:
+        if name not in STATE_TOPICS:
             super()._follow(name, id, configs)
             return
         history = self.simulation.checkers.history(id, name)
-        history.compacts = True
+        history.compacts = history.is_coordinated = True
         history.delete_retention_ms = int(configs.get("delete.retention.ms", 0))
         history.clocks_are_set = "set a clock" in self.simulation.faults.mixture
-        self.simulation.transactions.follow_state(id)
+        if name == TRANSACTIONS_TOPIC:
+            self.simulation.transactions.follow_state(id)
+        else:
+            self.simulation.transactions.follow_offsets(id)
 
     @contextmanager
     def _others(self) -> Iterator[None]:
         """Only other topics are there to choose from."""
-        state = self.topics.pop(TRANSACTIONS_TOPIC, None)
+        those = {name: self.topics.pop(name) for name in STATE_TOPICS if name in self.topics}
         try:
             yield
         finally:
-            if state is not None:
-                self.topics[TRANSACTIONS_TOPIC] = state
+            self.topics |= those
 
     def _delete_some(self) -> None:
         with self._others():
@@ -124,7 +169,7 @@ class TransactionAdministration(Administration):
 class TransactionSimulation(Simulation):
     """``TransactionSimulation(seed).run()``, as ``Simulation``."""
 
-    coordinated_topics: ClassVar = (TRANSACTIONS_TOPIC,)
+    coordinated_topics: ClassVar = STATE_TOPICS
 
     def __init__(self, seed: int, **options: Any) -> None:
         super().__init__(seed, **options)
@@ -144,24 +189,57 @@ class TransactionSimulation(Simulation):
         reason = super()._uneven()
         if reason is not None:
             return reason
-        for id in self.transactions.state_partitions():
+        transactions = self.transactions
+        for id in (*transactions.state_partitions(), *transactions.offsets_partitions()):
             for process, replica in self._replicas_of(id):
                 assert isinstance(process, TransactionProcess)
-                machine, end = process.transaction_machine(id), replica.open_log().log_end_offset
+                machine, end = process.machine_of(id), replica.open_log().log_end_offset
                 position = machine.context.position if machine is not None else 0
                 if position != end:
-                    return f"{process.name} has read {TRANSACTIONS_TOPIC}-{id.partition} to {position} of {end}"
+                    name = self.checkers.history(id).name
+                    return f"{process.name} has read {name} to {position} of {end}"
         return None
 
     def _compare(self) -> None:
         super()._compare()
-        for id in self.transactions.state_partitions():
-            images = []
-            for process, _ in self._replicas_of(id):
-                assert isinstance(process, TransactionProcess)
-                machine = process.transaction_machine(id)
-                images.append((process.name, dict(machine.image) if machine is not None else {}))
-            for name, image in images[1:]:
-                if image != images[0][1]:
-                    raise Violation(f"{images[0]} has another picture of transactions than {name}: {image}")
-            self.counts["transactional ids at rest"] += len(images[0][1])
+        transactions = self.transactions
+        for id in transactions.state_partitions():
+            self.counts["transactional ids at rest"] += self._compare_images(id)
+        for id in transactions.offsets_partitions():
+            self.counts["groups at rest"] += self._compare_images(id)
+
+    def _compare_images(self, id: TopicIdPartition) -> int:
+        """Those of all replicas are the same, and nothing is pending. Returns how many entries they have."""
+        history = self.checkers.history(id)
+        forgotten = self.checkers.forgotten(history)
+        images = []
+        for process, _ in self._replicas_of(id):
+            assert isinstance(process, TransactionProcess)
+            machine = process.machine_of(id)
+            images.append((process.name, _entries(machine, forgotten)))
+            pending = _pending(machine)
+            if pending and not history.generation and not self.transactions.decided.has_lost:
+                raise history.fail(f"{process.name} has offsets of transactions that never end: {pending}")
+        for name, image in images[1:]:
+            if image != images[0][1]:
+                raise history.fail(f"{images[0]} has another picture than {name}: {image}")
+        return len(images[0][1])
+
+
+def _entries(machine: TransactionMachine | GroupMachine | None, forgotten: set[bytes | None]) -> Mapping[str, object]:
+    match machine:
+        case TransactionMachine():
+            return dict(machine.image)
+        case GroupMachine():
+            return known_groups(machine, forgotten)
+        case None:
+            return {}
+        case _:
+            assert_never(machine)
+
+
+def _pending(machine: TransactionMachine | GroupMachine | None) -> list[str]:
+    """The groups with offsets of open transactions."""
+    if not isinstance(machine, GroupMachine):
+        return []
+    return [group_id for group_id, stored in machine.image.groups.items() if stored.pending]

@@ -79,7 +79,10 @@ class Observer:
         if not (self.simulation.rhythm.is_night and self.simulation.scheduler.steps % SPARED):
             process.host.check()
         process.check_open_files()
-        for id, replica in process.host.replicas.items():
+        # What a coordinator of the process has written counts for what others of its replicas did in the same turn.
+        topics = self.simulation.coordinated_topics
+        replicas = sorted(process.host.replicas.items(), key=lambda each: each[1].assignment.topic not in topics)
+        for id, replica in replicas:
             if self._is_unseen(id, replica):
                 continue
             if replica.log is not None and replica.role in (Role.LEADER, Role.FOLLOWER):

@@ -19,7 +19,6 @@ import itertools
 import uuid
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from raylog.groups.context import GroupConfig
@@ -27,7 +26,7 @@ from raylog.groups.group import State
 from raylog.groups.image import StoredGroup
 from raylog.groups.machine import GroupKind, GroupMachine
 from raylog.groups.records import GroupKey, GroupRecord, OffsetKey, encode
-from raylog.groups.requests import GroupHeartbeat, GroupReply, JoinGroup, OffsetCommit, Request, SyncGroup
+from raylog.groups.requests import GroupReply, OffsetCommit, Request
 from raylog.metadata.configuration.config_requests import ConfigChange, ConfigOperation, ResourceChanges, ResourceType
 from raylog.metadata.requests import CreateTopics, DescribeTopics, ElectionType, RequestedTopic
 from raylog.offsets_topic import OFFSETS_TOPIC
@@ -36,7 +35,7 @@ from raylog.simulator.administration import Administration
 from raylog.simulator.checkers import Violation
 from raylog.simulator.coordinator_processes import CoordinatorCall, CoordinatorProcess
 from raylog.simulator.group_checker import GroupChecker
-from raylog.simulator.group_members import GroupSpec, SimulatedMember
+from raylog.simulator.group_members import GroupSpec, SimulatedMember, on_connection
 from raylog.simulator.group_tool import GroupTool
 from raylog.simulator.group_topics import GroupTopics
 from raylog.simulator.processes import Machine
@@ -51,7 +50,6 @@ PARTITIONS = 2  # of __consumer_offsets here: fifty would take the time of fifty
 MEMBERS_MAX = 4
 UNCLEAN = "elect an unclean leader of groups"
 RETENTION_MINUTES = 2  # of offsets, in runs with nights
-_HAVE_A_CONNECTION = (JoinGroup, SyncGroup, GroupHeartbeat, OffsetCommit)
 _STRATEGIES = (("range",), ("cooperative-sticky",), ("sticky", "roundrobin"), ("range", "cooperative-sticky"))
 
 
@@ -94,7 +92,7 @@ class GroupProcess(CoordinatorProcess[Request, GroupReply, GroupRecord]):
         return answered
 
     def with_connection(self, request: Request, connection: int) -> Request:
-        return replace(request, connection=connection) if isinstance(request, _HAVE_A_CONNECTION) else request
+        return on_connection(request, connection)
 
     def group_machine(self, id: TopicIdPartition) -> GroupMachine | None:
         coordinator = self.runtime.coordinator_of(id.partition)
@@ -268,7 +266,7 @@ class GroupSimulation(Simulation):
         name = f"member{next(self._member_numbers)}"
         self.trace(f"{name} arrives in {group.group_id} as {instance}")
         self.counts["members that arrived"] += 1
-        member = SimulatedMember(name, self, self.client_machine, group, instance)
+        member = SimulatedMember(name, self, self.client_machine, group, instance, self.next_offset)
         self.members[group.group_id].append(member)
         self.consumers.append(member)
 
@@ -354,14 +352,14 @@ class GroupSimulation(Simulation):
         super()._compare()
         for group in self.groups:
             forgotten = self.checkers.forgotten(self.checkers.history(group.id))
-            images = [(process.name, _known(machine, forgotten)) for process, machine in self._images(group)]
+            images = [(process.name, known_groups(machine, forgotten)) for process, machine in self._images(group)]
             for name, *image in images[1:]:
                 if image != list(images[0][1:]):
                     raise Violation(f"{group.group_id}: {images[0]} has another picture than {name}: {image}")
             self.counts["groups at rest"] += 1
 
 
-def _known(machine: GroupMachine, forgotten: set[bytes | None]) -> dict[str, StoredGroup]:
+def known_groups(machine: GroupMachine, forgotten: set[bytes | None]) -> dict[str, StoredGroup]:
     """What a replica's machine knows of its groups, but for what it may know because it was away
     while it was deleted.
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from raylog.log.log import Log
 from raylog.replication.transaction_events import VerifyTransaction
+from raylog.simulator.copy_checker import Chain
 from raylog.simulator.processes import Process
 from raylog.simulator.transaction_checker import TransactionChecker
 from raylog.simulator.transaction_coordinator import Coordination, TransactionCoordinator
@@ -27,6 +28,7 @@ class SimulatedTransactions:
     """See the module. ``is_on``: whether there are any."""
 
     copied_records_max, copied_bytes_max = 12, 300  # of what a copier copies at once
+    hurried_records_max, hurried_bytes_max = 400, 12_000  # the same at the end, when all has to be copied
 
     def __init__(self, simulation: Simulation, *, is_on: bool) -> None:
         self.simulation = simulation
@@ -66,6 +68,16 @@ class SimulatedTransactions:
             self.producers.append(TransactionalProducer(name, self, version=version))
         if copies:
             self.copying = Copying(self)
+
+    def chains(self) -> list[Chain]:
+        """Those that are copied now."""
+        return self.copying.chains() if self.copying is not None else []
+
+    def may_be_copied(self, source: TopicIdPartition, *targets: TopicIdPartition) -> bool:
+        """Copies must not go in circles, and nothing is copied to one place twice."""
+        return not any(
+            chain.source in targets or (chain.source == source and chain.target in targets) for chain in self.chains()
+        )
 
     def verify(self, asker: Process, order: VerifyTransaction, answered: Answered) -> None:
         assert self.coordinator is not None, order

@@ -150,17 +150,28 @@ class TransactionChecker:
     # ---------------------------------------------------------------- chains
 
     def begin_chain(
-        self, transactional_id: str, source: TopicIdPartition, target: TopicIdPartition, positions: TopicIdPartition
+        self,
+        transactional_id: str,
+        source: TopicIdPartition,
+        target: TopicIdPartition,
+        positions: TopicIdPartition | None,
+        *,
+        offsets: TopicIdPartition | None = None,
     ) -> Chain:
-        """From where the source's log ends now."""
-        known = [self._partitions.setdefault(id, PartitionTransactions()) for id in (source, target, positions)]
-        start = known[0].read_end
-        chain = Chain(len(self._chains), transactional_id, source, target, positions, start)
+        """From where the source's log ends now. Either some partition has positions, or offsets."""
+        assert (positions is None) is not (offsets is None), (positions, offsets)
+        start = self._partitions.setdefault(source, PartitionTransactions()).read_end
+        chain = Chain(len(self._chains), transactional_id, source, target, positions, start, offsets)
+        for id in chain.ids:
+            self._partitions.setdefault(id, PartitionTransactions())
         self._chains.append(chain)
         return chain
 
+    def has_lost_offsets(self, chain: Chain) -> bool:
+        return chain.offsets is not None and bool(self._checkers.history(chain.offsets).generation)
+
     def _holds_all(self, chain: Chain) -> bool:
-        return all(map(self.holds, chain.ids))
+        return all(map(self.holds, chain.ids)) and not self.has_lost_offsets(chain)
 
     def is_whole(self, chain: Chain) -> bool:
         """Whether what is said of chains holds for it, and all was seen that is below a high watermark."""
@@ -248,7 +259,7 @@ class TransactionChecker:
         if transaction.commits and acknowledged > span.batches:
             raise history.fail(f"{transaction.name} has {span.batches} batches here; {acknowledged} were acknowledged")
         for chain in self._chains:
-            is_its_own = transaction.commits and transaction.name.transactional_id == chain.transactional_id
+            is_its_own = transaction.commits and chain.is_written_by(transaction.name.transactional_id)
             if is_its_own and history.id != chain.source and history.id in chain.ids and self._holds_all(chain):
                 chain.committed(history, span.contents)
                 chain.check(history, self._partitions[chain.source].read_end)

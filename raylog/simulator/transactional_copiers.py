@@ -8,7 +8,7 @@ another one begins in its place, which fences it, and goes on from the last posi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -23,6 +23,7 @@ from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.simulator.simulated_transactions import SimulatedTransactions
+    from raylog.simulator.simulation import Simulation
 
 RECORD_LIST_TOO_LARGE = ErrorCode.record_list_too_large.value
 
@@ -57,6 +58,9 @@ class Copying:
             self._begin_chain()
         return self._chain
 
+    def chains(self) -> list[Chain]:
+        return [self._chain] if self._chain is not None else []
+
     def _is_over(self, chain: Chain) -> bool:
         assert self.positions is not None
         checker = self.transactions.checker
@@ -69,6 +73,8 @@ class Copying:
         if len(there) < 2:
             return
         source, target, *others = self.scheduler.rng.sample(there, min(3, len(there)))
+        if not self.transactions.may_be_copied(source, target, *others):
+            return
         positions = others[0] if others else target
         chain = self._chain = checker.begin_chain(self.transactional_id, source, target, positions)
         self.simulation.trace(f"{self.transactional_id} copies {chain}")
@@ -104,6 +110,7 @@ class Copying:
     # ---------------------------------------------------------------- the end
 
     def stop(self) -> None:
+        self.bytes_max = self.transactions.hurried_bytes_max
         for copier in list(self._copiers):
             copier.resume()
             copier.stop()
@@ -158,7 +165,7 @@ class Copier(TransactionalProducer):
         """Reads the last one, as a coordinator reads its log: to the end of all that is committed."""
         if chain is not self._chain:
             self._chain, self._position = chain, None
-            self._positions_end = self.simulation.checkers.history(chain.positions).end
+            self._positions_end = self.simulation.checkers.history(_positions_of(chain)).end
         reader = self.copying.positions
         assert reader is not None
         if self._position is None and reader.read_end >= self._positions_end:
@@ -169,12 +176,14 @@ class Copier(TransactionalProducer):
         source, start = self.copying.source, self._position
         assert source is not None and start is not None
         records_max = self.scheduler.between(1, self.transactions.copied_records_max)
+        if self.is_over:
+            records_max = self.transactions.hurried_records_max
         end, self._copies = source.next_copies(start, records_max, self.copying.bytes_max)
         if not self._copies:
             self._next_later()
             return
         self._part = CopiedRange(chain.number, start, end)
-        self._begin(sorted({chain.target, chain.positions}))
+        self._begin(sorted({chain.target, _positions_of(chain)}))
 
     def _write(self, transaction: KnownTransaction, ids: list[TopicIdPartition]) -> None:
         source, chain = self.copying.source, self._chain
@@ -206,12 +215,27 @@ class Copier(TransactionalProducer):
         super()._ended(transaction, commits, says)
 
 
+def _positions_of(chain: Chain) -> TopicIdPartition:
+    assert chain.positions is not None, chain
+    return chain.positions
+
+
+class Copies(Protocol):
+    """Whoever copies, as who reads for them sees it."""
+
+    transactional_id: str
+    simulation: Simulation
+
+    @property
+    def transactions(self) -> SimulatedTransactions: ...
+
+
 class ChainReader(CommittedConsumer):
     """Reads on from ``start``; what it re-reads now and then it passes over."""
 
     goes_back_max = 20
 
-    def __init__(self, copying: Copying, id: TopicIdPartition, start: int) -> None:
+    def __init__(self, copying: Copies, id: TopicIdPartition, start: int) -> None:
         topic = copying.transactions.partitions[id]
         name = f"{copying.transactional_id}-reads-{topic}{id.partition}"
         super().__init__(name, copying.simulation, copying.simulation.client_machine, topic=topic, id=id)
@@ -231,7 +255,7 @@ class ChainReader(CommittedConsumer):
 
 
 class SourceReader(ChainReader):
-    def __init__(self, copying: Copying, id: TopicIdPartition, start: int) -> None:
+    def __init__(self, copying: Copies, id: TopicIdPartition, start: int) -> None:
         super().__init__(copying, id, start)
         self._values: dict[int, bytes] = {}
         self._transactional: set[int] = set()  # the offsets of those that are of transactions
@@ -265,7 +289,7 @@ class PositionReader(ChainReader):
     """``position``: the last one that was committed, as far as this has read."""
 
     def __init__(self, copying: Copying, chain: Chain, start: int) -> None:
-        super().__init__(copying, chain.positions, start)
+        super().__init__(copying, _positions_of(chain), start)
         self.position = chain.start
         self._chain = chain
         self._has_jumped = False
