@@ -6,9 +6,12 @@ checkers; but every replica process runs the production ``TransactionMachine`` f
 So a coordinator dies, is deposed, is cut off and loses its page cache like any leader. Producers of
 both versions, and copiers, ask it over the network, and so do leaders for their leave to append.
 
+The same processes run the production coordinator of groups for ``__consumer_offsets``. In most runs a
+group copies and commits its offsets in transactions (``group_copiers``).
+
 What it decided is read from its log (``decided_transactions``), and the checkers of transactions, of
-copies and of histories judge as they do with the model. At the end nothing may be under way, and
-every replica's image of the transactions is the same.
+copies and of histories judge as they do with the model. At the end nothing may be under way
+or pending, and every replica's image of the transactions and of the groups is the same.
 """
 
 from __future__ import annotations
