@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -325,3 +326,43 @@ def test_an_address_that_opens_too_many_connections_is_turned_away(
     assert early.ask(metadata()) is not None
     quota({"ip": "127.0.0.1"}, connection_creation_rate=1_000)
     assert as_client("later").ask(metadata()) is not None
+
+
+@pytest.mark.parametrize("when", ["before it leaves", "while it is on its way"])
+def test_a_connection_that_is_moving_when_quotas_change_is_with_its_broker_in_the_end(
+    running: InProcessCluster, as_client: Open, new_topic: NewTopicOf, when: str
+) -> None:
+    topic = new_topic((0,))
+    server = running.launcher.servers[node_id(0, BROKER_SLOT)]
+    assert isinstance(server, BrokerServer) and server.router is not None
+    listener, moves = server.router.server, server.router._moves
+    first = as_client("first")
+
+    def has_moved() -> bool:
+        write(first, topic, b"v")
+        return bool(listener.connections_elsewhere)
+
+    eventually(has_moved, "a host takes connections")
+    (host,) = (each for each in moves._hosts.values() if each.there)
+    known = set(listener.connections)
+    second = as_client("second")
+    write(second, topic, b"v")
+    (connection,) = set(listener.connections) - known
+    outcomes: list[bool] = []
+
+    async def leave() -> None:
+        def hand_over(sock: socket.socket, pending: bytes) -> bool:
+            outcomes.append(moves._hand_over(host, connection, recalls, sock, pending))
+            if when == "while it is on its way":
+                moves.recall()
+            return outcomes[-1]
+
+        recalls = moves._recalls
+        connection.leave(hand_over)
+        if when == "before it leaves":
+            moves.recall()
+
+    running.run(leave())
+    eventually(lambda: bool(outcomes) and not listener.connections_elsewhere, "both connections are at the Broker")
+    assert outcomes == [when == "while it is on its way"]
+    assert write(second, topic, b"v") == 0
