@@ -160,10 +160,7 @@ def up(
         host=host,
         insecure=insecure,
     )
-    if as_json:
-        print_json(state)
-    else:
-        _print_up(state, folder)
+    print_json(state) if as_json else _print_up(state, folder)
 
 
 def _up_on_disks(
@@ -180,7 +177,9 @@ def _up_on_disks(
     files = secure_up.make_secure(folder, settings) if is_secure else None
     names = ("brokers", "listeners", "advertised_listeners", "configs")
     wanted = wanted_listeners(*(settings[name] for name in names))  # before a Ray is started for nothing
-    checked_openness(wanted, None, settings["host"], is_insecure=settings["insecure"])
+    is_running_possible = address is not None or running_ray() is not None
+    home = None if is_running_possible else folder.expanduser().resolve()  # what runs already is not started
+    checked_openness(wanted, home, settings["host"], is_insecure=settings["insecure"], is_trial=True)
     with (
         only_start(folder.expanduser().resolve(), notice),
         _interruption_explained(folder),

@@ -17,9 +17,10 @@ logger = logging.getLogger("raylog.start")
 
 
 def checked_openness(
-    wanted: Sequence[Listeners | None], home: Path | None, host: str, *, is_insecure: bool
+    wanted: Sequence[Listeners | None], home: Path | None, host: str, *, is_insecure: bool, is_trial: bool = False
 ) -> list[Listeners | None]:
-    """What is wanted of each broker. ``home`` None: the disks are not asked, and nothing is logged.
+    """What is wanted of each broker. ``home`` None: the disks are not asked. The logger
+    "raylog.start" says who may do everything, unless that is a trial.
 
     Raises ConfigError for a listener that is open to other machines, unless that is meant.
     """
@@ -27,7 +28,7 @@ def checked_openness(
     usual = plaintext(Endpoint(host, KAFKA_PORT))
     started = [each or there.get(broker) or usual for broker, each in enumerate(wanted)]
     for line in refuse_open(started, is_insecure=is_insecure):
-        if home is not None:
+        if not is_trial:
             logger.info(line)
     # A Broker whose disk says nothing listens on a loopback address only; who means another one is taken at their word.
     return [usual if each is usual and not is_loopback(host) else wanted[at] for at, each in enumerate(started)]

@@ -20,8 +20,9 @@ from typer.main import get_command
 from raylog.cli import cluster as cluster_commands
 from raylog.cli import main as main_module
 from raylog.cli.main import EXIT_CODES, app, main
-from raylog.disks.disk import format_disk, open_disk
+from raylog.disks.disk import format_disk, open_disk, with_listeners
 from raylog.errors import ClusterError
+from raylog.wire.listeners import listeners_of
 
 
 def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
@@ -239,6 +240,21 @@ def test_up_refuses_listeners_that_cannot_be_before_it_starts_anything(
     properties.write_text(lines)
     code, _, err = ends(capsys, "up", str(folder), "--config", str(properties))
     assert code != 0 and why in err and not folder.exists()
+
+
+def test_up_refuses_an_open_listener_that_only_its_disk_names_before_it_starts_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = format_disk(tmp_path / "broker-0", cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
+    with_listeners(disk, listeners_of("0.0.0.0:0"))
+
+    def no_ray(*_: object) -> str:
+        raise AssertionError("a Ray was started")
+
+    monkeypatch.setattr("raylog.cli.cluster.start_ray", no_ray)
+    monkeypatch.setattr("raylog.cli.cluster.running_ray", lambda: None)
+    code, _, err = ends(capsys, "up", str(tmp_path), "--brokers", "1")
+    assert code != 0 and "PLAINTEXT://0.0.0.0:0: everyone who can connect there" in err
 
 
 @pytest.mark.parametrize(("entry", "imported"), [("main", "typer"), ("demo", "rich")])

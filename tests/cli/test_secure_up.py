@@ -53,7 +53,9 @@ def test_only_their_owner_reads_the_files_and_they_are_kept(tmp_path: Path) -> N
     modes = {path.name: path.stat().st_mode & 0o777 for path in files.folder.iterdir()}
     assert modes.pop("authority.pem") == 0o644 and set(modes.values()) == {0o600} and len(modes) == 4
     before = {path.name: path.read_bytes() for path in files.folder.iterdir()}
+    files.folder.chmod(0o755)
     settings(tmp_path)
+    assert files.folder.stat().st_mode & 0o777 == 0o700
     assert {path.name: path.read_bytes() for path in files.folder.iterdir()} == before
     other, _, _ = settings(tmp_path / "other")
     assert other.read_password() != files.read_password() and len(files.read_password()) >= 32
