@@ -242,7 +242,10 @@ def test_a_refusal_waits_like_every_failure_and_counts_for_its_address(client: O
         connection.socket.settimeout(0.05)
         with pytest.raises(TimeoutError):
             connection.frame()
-        connection.socket.close()  # hanging up does not give the guess back
+        connection.socket.settimeout(60)
+        connection.send(request(36, 2, auth_bytes=message(GOOD)))
+        assert connection.is_closed(), "nothing is taken before the answer"
+        # hanging up does not give the guess back
         assert authenticator(running).failing.total() == 1
     finally:
         authenticator(running).failure_delay_ms = 100

@@ -78,6 +78,10 @@ print(sorted({"ray", "pyarrow", "pyspark", "grpc", "numpy", "uvloop"} & sys.modu
             "raylog.Consumer(ADDRESS).poll_batch()",
             "poll_batch needs pyarrow, which is not installed: pip install 'raylog[arrow]'",
         ),
+        (
+            "checked([listeners_of('SASL_PLAINTEXT://:1', None, {URL: 'https://issuer/jwks'})])",
+            "sasl.oauthbearer.jwks.endpoint.url needs jwt, which is not installed: pip install 'raylog[oauth]'",
+        ),
     ],
 )
 def test_what_needs_an_extra_names_it(plain: Path, tmp_path: Path, expression: str, sentence: str) -> None:
@@ -85,6 +89,8 @@ def test_what_needs_an_extra_names_it(plain: Path, tmp_path: Path, expression: s
         "import raylog\n"
         "from raylog.client.links.address import ClusterAddress\n"
         "from raylog.types import Endpoint\n"
+        "from raylog.wire.listeners import checked, listeners_of\n"
+        "from raylog.wire.oauth_config import URL\n"
         "ADDRESS = ClusterAddress('c', 'n', 'id', (Endpoint('127.0.0.1', 1),), b'secret')\n"
         f"{expression}\n"
     )
