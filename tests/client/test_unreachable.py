@@ -366,6 +366,8 @@ GIVEN = {
     "topics create": "events",
     "topics delete": "events",
     "topics describe": "events",
+    "tokens expire": "--hmac-file hmac",
+    "tokens renew": "--hmac-file hmac",
     "transactions abort": "--topic events --partition 0 --start-offset 0",
     "transactions describe": "--transactional-id t",
     "up": "--disks 1",
@@ -384,6 +386,7 @@ def test_every_command_with_an_address_says_what_it_tries_and_ends(
     monkeypatch.chdir(tmp_path)
     Path("plan.json").write_text(PLAN)
     Path("password").write_text("a password\n")
+    Path("hmac").write_text("AAAA\n")
     waits = (
         *(("brokers", each) for each in ("drain", "remove", "rebalance")),
         ("actors", "retire"),
