@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
+import re
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import pytest
 from certificates import Authority
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
 
 from raylog.client.security.options import security_of, split
 from raylog.errors import ConfigError
 from raylog.security.protocols import SecurityProtocol
-from raylog.wire.client_security import ClientSecurity
+from raylog.types import Endpoint
+from raylog.wire.client_security import ClientSecurity, SaslAuthenticationFailedError, log_in
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -156,3 +163,25 @@ def test_a_key_needs_its_password_and_its_certificate(authority: Authority, tmp_
     mixed.write_text(one[: one.index("-----BEGIN CERT")] + two[two.index("-----BEGIN CERT") :])
     with pytest.raises(ConfigError, match="not that of the certificate"):
         read({"security.protocol": "SSL", "ssl.keystore.location": str(mixed)})
+
+
+def test_a_server_that_does_not_prove_that_it_knows_the_user_is_not_trusted() -> None:
+    security = read(SASL | LOGIN)
+    assert security is not None
+
+    async def meet(impostor: str) -> None:
+        async def answer(request: Any) -> Any:
+            key = int(request.__api_key__)
+            response = load_response_schema(key, int(request.__version__))
+            if key == 17:
+                return response(error_code=ErrorCode.none, mechanisms=("SCRAM-SHA-512",))
+            found = re.search(rb"^n,,n=alice,r=(.+)$", request.auth_bytes)
+            token = b"r=%b+,s=YQ==,i=4096" % found[1] if found else impostor.encode()
+            lifetime = datetime.timedelta(0)
+            return response(error_code=ErrorCode.none, error_message=None, auth_bytes=token, session_lifetime=lifetime)
+
+        await log_in(Endpoint("a", 1), security, lambda request: asyncio.ensure_future(answer(request)))
+
+    for final in ("v=" + b64encode(b"0" * 64).decode(), "", "e=other-error"):
+        with pytest.raises(SaslAuthenticationFailedError, match="SASL with a:1 failed: the server"):
+            asyncio.run(meet(final))
