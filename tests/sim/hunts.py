@@ -2,7 +2,8 @@
 
 Those of the groups' machines are hunted in the runs with groups, those of the
 clients and of the Broker in the runs with the production clients, those of the transactions'
-coordinator in worlds that have no cluster (``coordinator_worlds``).
+coordinator in worlds that have no cluster (``coordinator_worlds``), and those of ``hosted_mutations``
+in the runs with the production coordinator of transactions.
 
 ``make mutations`` (``python tests/sim/hunts.py [--processes N] [NAME …]``) hunts for each through up to 200 seeds. Without
 names it hunts for all. What it finds it writes into ``mutations.md`` beside this file, hunt by hunt.
@@ -36,6 +37,7 @@ from damage_mutations import DAMAGE_MUTATIONS
 from disk_mutations import DISK_MUTATIONS
 from driver_mutations import DRIVER_MUTATIONS
 from group_mutations import GROUP_MUTATIONS
+from hosted_mutations import HOSTED_MUTATIONS
 from leadership_mutations import LEADERSHIP_MUTATIONS
 from log_mutations import LOG_MUTATIONS
 from move_mutations import MOVE_MUTATIONS
@@ -66,6 +68,7 @@ ALL = {
     **PRODUCER_MUTATIONS,
     **TRANSACTION_MUTATIONS,
     **COORDINATOR_MUTATIONS,
+    **HOSTED_MUTATIONS,
     **QUEUE_MUTATIONS,
     **SESSION_MUTATIONS,
     **DRIVER_MUTATIONS,
@@ -88,7 +91,8 @@ class Catch:
 def _run(seed: int, kind: str) -> SeedOutcome:
     if kind == "coordinator":
         return run_worlds(seed)
-    return run_seed(seed, events=EVENTS, groups=kind == "groups", clients=kind == "clients")
+    groups, clients, transactions = (kind == each for each in ("groups", "clients", "transactions"))
+    return run_seed(seed, events=EVENTS, groups=groups, clients=clients, transactions=transactions)
 
 
 @cache
@@ -102,6 +106,8 @@ def kind_of(name: str) -> str:
         return "groups"
     if name in COORDINATOR_MUTATIONS:
         return "coordinator"
+    if name in HOSTED_MUTATIONS:
+        return "transactions"
     return "clients" if name in CLIENT_MUTATIONS or name in BROKER_MUTATIONS else "replicas"
 
 
@@ -166,7 +172,8 @@ def table(catches: Mapping[str, Catch]) -> str:
         "",
         f"Faults patched into the machines (`*_mutations.py`), and after how many seeds of {EVENTS} events the ordinary random",
         f"run of the simulator found them; hunted from seed {FIRST_SEED} on through {SEEDS_MAX} at most. Written by `make mutations`.",
-        "Those of `coordinator_mutations.py` are hunted in worlds without a cluster (`coordinator_worlds.py`).",
+        "Those of `coordinator_mutations.py` are hunted in worlds without a cluster (`coordinator_worlds.py`), those of",
+        "`hosted_mutations.py` in the runs with the production coordinator of transactions.",
         "",
         "| mutation | seeds | what broke |",
         "|---|---:|---|",
