@@ -36,7 +36,7 @@ from raylog.simulator.transaction_checker import KnownTransaction
 
 
 @dataclass(slots=True)
-class _Commit:
+class _SentOffset:
     """An offset that was sent. ``is_acknowledged``: its producer knows that it is stored."""
 
     transaction: KnownTransaction
@@ -45,22 +45,22 @@ class _Commit:
 
 
 @dataclass(slots=True)
-class _Group:
+class _CopyingGroup:
     """``commits`` by what names them."""
 
-    commits: dict[str, _Commit] = field(default_factory=dict)
+    commits: dict[str, _SentOffset] = field(default_factory=dict)
     newest_generation: int = -1  # of which a plan was given out
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class KnownAtReceipt:
     """What was so when a request reached a coordinator. ``committed_end``: the last offset of a
     committed transaction, −1 for none. ``under_way``: acknowledged offsets of those that had not ended.
     """
 
     newest_generation: int
     committed_end: int
-    under_way: tuple[_Commit, ...]
+    under_way: tuple[_SentOffset, ...]
 
 
 class CommittedOffsets:
@@ -69,12 +69,12 @@ class CommittedOffsets:
     def __init__(self, counts: Counter[str], coordinator_has_lost: Callable[[], bool]) -> None:
         self._counts = counts
         self._coordinator_has_lost = coordinator_has_lost
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _CopyingGroup] = {}
 
     def sent(self, group_id: str, transaction: KnownTransaction, offset: int) -> str:
         """An offset is about to be sent. Returns what names it."""
         name = name_of(transaction)
-        self._groups.setdefault(group_id, _Group()).commits[name] = _Commit(transaction, offset)
+        self._groups.setdefault(group_id, _CopyingGroup()).commits[name] = _SentOffset(transaction, offset)
         return name
 
     def acknowledged(self, group_id: str, transaction: KnownTransaction) -> None:
@@ -82,21 +82,21 @@ class CommittedOffsets:
 
     # ---------------------------------------------------------------- coordinators
 
-    def received(self, request: Request) -> Received:
-        group = self._groups.get(getattr(request, "group_id", ""), _Group())
+    def received(self, request: Request) -> KnownAtReceipt:
+        group = self._groups.get(getattr(request, "group_id", ""), _CopyingGroup())
         ends = [each.offset for each in group.commits.values() if each.transaction.commits]
         under_way = [
             each for each in group.commits.values() if each.is_acknowledged and each.transaction.commits is None
         ]
-        return Received(group.newest_generation, max(ends, default=-1), tuple(under_way))
+        return KnownAtReceipt(group.newest_generation, max(ends, default=-1), tuple(under_way))
 
-    def answered(self, request: Request, received: Received, reply: GroupReply) -> None:
+    def answered(self, request: Request, received: KnownAtReceipt, reply: GroupReply) -> None:
         """By the process that leads."""
         if self._coordinator_has_lost():
             return
         match request, reply:
             case SyncGroup(), SyncedGroup(error=0):
-                group = self._groups.setdefault(request.group_id, _Group())
+                group = self._groups.setdefault(request.group_id, _CopyingGroup())
                 group.newest_generation = max(group.newest_generation, request.generation)
             case TxnOffsetCommit(), OffsetsCommitted():
                 self._stored(request, received, reply)
@@ -104,7 +104,7 @@ class CommittedOffsets:
                 for each in reply.partitions:
                     self._shown(request, received, each)
 
-    def _stored(self, request: TxnOffsetCommit, received: Received, reply: OffsetsCommitted) -> None:
+    def _stored(self, request: TxnOffsetCommit, received: KnownAtReceipt, reply: OffsetsCommitted) -> None:
         if any(each.error for each in reply.partitions):
             self._counts["offsets in transactions refused"] += 1
             return
@@ -112,7 +112,7 @@ class CommittedOffsets:
         if request.generation < received.newest_generation:
             raise Violation(f"{request} is stored, after generation {received.newest_generation} had its plan")
 
-    def _shown(self, request: OffsetFetch, received: Received, shown: FetchedOffset) -> None:
+    def _shown(self, request: OffsetFetch, received: KnownAtReceipt, shown: FetchedOffset) -> None:
         if shown.error:
             self._counts["offsets that were not stable"] += 1
             return
