@@ -36,13 +36,14 @@ def is_installed(package: str) -> bool:
     return package in sys.modules or find_spec(package) is not None
 
 
-def need(package: str, purpose: str) -> None:
+def need(package: str, purpose: str, extra: str | None = None) -> None:
     """Raise MissingExtraError if the package is not installed. Does not import it.
 
-    ``purpose`` is what needs it, as the start of a sentence: "poll_batch".
+    ``purpose`` is what needs it, as the start of a sentence: "poll_batch". ``extra`` as in
+    ``missing``.
     """
     if not is_installed(package):
-        raise missing(ModuleNotFoundError(name=package), purpose)
+        raise missing(ModuleNotFoundError(name=package), purpose, extra)
 
 
 def missing(error: ModuleNotFoundError, purpose: str, extra: str | None = None) -> ImportError:

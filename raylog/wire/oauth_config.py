@@ -102,7 +102,7 @@ class OAuthConfig:
         """Raises MissingExtraError if signed tokens are taken and cannot be verified here."""
         if self.where is not None:
             for package in ("jwt", "cryptography"):
-                need(package, URL)
+                need(package, URL, "oauth")
 
 
 class _OAuthSettings:
