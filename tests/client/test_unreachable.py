@@ -358,6 +358,8 @@ GIVEN = {
     "producer-perf": "--topic events --num-records 1 --record-size 1",
     "quorum describe": "--status",
     "quorum move": "--brokers 0",
+    "quotas remove": "--client-id etl",
+    "quotas set": "--client-id etl --producer-byte-rate 1000000",
     "reassign cancel": "--reassignment-json-file plan.json",
     "reassign execute": "--reassignment-json-file plan.json",
     "reassign generate": "--topics-to-move-json-file plan.json --broker-list 0",
