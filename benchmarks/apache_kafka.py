@@ -327,7 +327,8 @@ class ApacheKafka:
                 code = error.args[0].code()
                 if code == KafkaError.TOPIC_ALREADY_EXISTS:  # by an earlier try
                     break
-                if (not error.args[0].retriable() and code != KafkaError._TIMED_OUT) or time.monotonic() > deadline:
+                passes = error.args[0].retriable() or code in (KafkaError._TIMED_OUT, KafkaError._DESTROY_BROKER)
+                if not passes or time.monotonic() > deadline:
                     raise
         while time.monotonic() < deadline:
             found = admin.list_topics(topic, timeout=10).topics[topic].partitions
