@@ -77,6 +77,10 @@ def _nobody(_: Request) -> bool:
     return False
 
 
+def _grant(request: Request, asked: OnePartition) -> Grant:
+    return request.api_key, asked.named, asked.transactional_id
+
+
 class ConnectionMoves:
     """``server`` returns the listener for clients, once there is one. ``is_judged`` may be set; it
     says whether an authorizer is asked about a request. ``holds`` says of a client whether its
@@ -100,7 +104,6 @@ class ConnectionMoves:
         if self.are_held or self._holds(request.context):
             return
         connection = request.connection
-        grant = (request.api_key, asked.named, asked.transactional_id)
         route: _Route | None = connection.route
         if (
             route is None
@@ -108,13 +111,13 @@ class ConnectionMoves:
             or route.owner != owner
             or route.edition != self._edition
         ):
-            grants = {grant} if self.is_judged(request) else None
+            grants = {_grant(request, asked)} if self.is_judged(request) else None
             connection.route = _Route(owner, connection.requests, self._edition, grants)
             return
         route.last += 1
         route.count += 1
         if route.grants is not None:
-            route.grants.add(grant)
+            route.grants.add(_grant(request, asked))
             if len(route.grants) > GRANTS_MAX:
                 return
         if route.count < PATIENCE << 4 * min(connection.came_back, RETURNS_COUNTED_MAX) or connection.is_leaving:
