@@ -150,7 +150,7 @@ class ServerConnection(FramedProtocol):
                 self.refused(error)
                 return
         if server.turned_away_s is not None and not self.is_adopted:
-            seconds = server.turned_away_s(self.peername.rpartition(":")[0])
+            seconds = server.turned_away_s(self.host)
             if seconds:
                 self._turn_away(seconds)
                 return
@@ -170,6 +170,7 @@ class ServerConnection(FramedProtocol):
         logger.info("closing the connection of %s in %g s: its address opens too many", self.peername, seconds)
         self.server.refused_connections += 1
         self.server.connections.add(self)
+        self.server.connections_of_host[self.host] += 1
         self.hold_reading()
         self.loop.call_later(seconds, self.close)
 

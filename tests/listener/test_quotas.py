@@ -311,6 +311,9 @@ def test_a_client_that_takes_too_much_of_a_brokers_time_waits(
 def test_an_address_that_opens_too_many_connections_is_turned_away(
     running: InProcessCluster, quota: Callable[..., None], as_client: Open
 ) -> None:
+    server = running.launcher.servers[node_id(0, BROKER_SLOT)]
+    assert isinstance(server, BrokerServer) and server.router is not None
+    listener = server.router.server
     quota({"ip": "127.0.0.1"}, connection_creation_rate=1)
     early = as_client("first")
 
@@ -326,6 +329,11 @@ def test_an_address_that_opens_too_many_connections_is_turned_away(
     assert early.ask(metadata()) is not None
     quota({"ip": "127.0.0.1"}, connection_creation_rate=1_000)
     assert as_client("later").ask(metadata()) is not None
+
+    def is_counted() -> bool:
+        return listener.connections_of_host["127.0.0.1"] == len(listener.connections) + listener.connections_elsewhere
+
+    eventually(is_counted, "the address has as many connections as there are")
 
 
 @pytest.mark.parametrize("when", ["before it leaves", "while it is on its way"])
