@@ -61,10 +61,10 @@ from raylog.placement.ray_connection import (
     is_connected,
 )
 from raylog.starting import Start
-from raylog.types import Endpoint
+from raylog.types import ClusterEvent, Endpoint
 from raylog.wire.client_security import ClientSecurity
 from raylog.wire.listeners import endpoint_text
-from raylog.wire.private import LOG_CLOSING_S, ClusterStatusRequest, DescribeQuorum, Shutdown
+from raylog.wire.private import LOG_CLOSING_S, ClusterStatusRequest, DescribeEvents, DescribeQuorum, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
@@ -183,6 +183,21 @@ class Cluster:
         if not told:
             raise ClusterError(f"no controller answers ({'; '.join(failures)}): start the cluster with `raylog up`")
         return max(told, key=lambda quorum: (quorum["leader_epoch"], quorum["high_watermark"]))
+
+    def events(
+        self, after: tuple[int, int] | None = None, *, count: int = 1_000, timeout_s: float = 10
+    ) -> tuple[list[ClusterEvent], bool]:
+        """What has happened to the cluster: the oldest ``count`` events behind the position
+        ``after``, or the newest ones; and whether others that were asked for are no longer known.
+
+        Any controller answers; each knows the last 10,000 since its last snapshot. Raises
+        ConfigError for a cluster that is reached through its listeners.
+        """
+        if self.address.is_outside:
+            raise not_from_outside("events")
+        index, number = (-1, -1) if after is None else after
+        reply = call(self._live_address(), DescribeEvents(index, number, count), timeout_s=timeout_s)
+        return [ClusterEvent(*each) for each in reply.events], reply.lacks
 
     def shutdown(self, timeout_s: float | None = None) -> None:
         """Stop every server cleanly, and Ray too if ``init`` started it. The data stays, and

@@ -110,3 +110,22 @@ class ActorIdentity:
     node_id: int
     directory_id: uuid.UUID
     incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """Something that has happened to the cluster. ``index`` is that of its entry in the metadata
+    log, ``number`` counts the events of that entry from 0. ``at_ms``: Unix time of the decision, −1
+    where it is not known. ``kind`` is for scripts, ``subject`` and ``text`` for people.
+    """
+
+    index: int
+    number: int
+    at_ms: int
+    kind: str
+    subject: str
+    text: str
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.index, self.number

@@ -30,6 +30,7 @@ from raylog.cli import (
     doctor,
     dump_log,
     e2e_latency,
+    events,
     features,
     get_offsets,
     groups,
@@ -124,6 +125,7 @@ app.command("dump-log")(dump_log.dump_log)
 app.add_typer(perf.app, name="perf")
 app.add_typer(node.app, name="node")
 app.add_typer(quorum.app, name="quorum")
+app.command("events")(reaching(events.events))
 
 
 def unsupported_platform() -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from raylog.configs.token_configs import SECRET_KEY
 from raylog.disks.disk import encode_id
 from raylog.errors import RaylogError
-from raylog.metadata.records import StaticConfigsChanged, decode_batch
+from raylog.metadata.records import NO_TIME, Record, StaticConfigsChanged, decode_batch, decode_decision
 from raylog.raft.messages import Entry, EntryKind, decode_voters
 from raylog.raft.metadata_log import LOG_NAME, STATE_NAME, read_entries, read_snapshot, read_state
 from raylog.records.batch import Buffer
@@ -61,7 +61,7 @@ def metadata_entries(path: Path, data: Buffer) -> Iterator[dict[str, Any]]:
                 "size": len(snapshot.data),
             }
             if snapshot.data:
-                yield from _records(snapshot.data)
+                yield from _records(decode_batch(snapshot.data))
     except RaylogError as error:
         yield {"fault": str(error)}
 
@@ -74,12 +74,13 @@ def _entry(entry: Entry) -> Iterator[dict[str, Any]]:
         case EntryKind.LEADER:
             yield shown
         case EntryKind.RECORDS:
-            yield shown
-            yield from _records(entry.data)
+            decided_ms, records = decode_decision(entry.data)
+            yield shown if decided_ms == NO_TIME else shown | {"timestamp": decided_ms}
+            yield from _records(records)
 
 
-def _records(data: bytes) -> Iterator[dict[str, Any]]:
-    for record in decode_batch(data):
+def _records(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+    for record in records:
         if isinstance(record, StaticConfigsChanged):
             told = tuple((name, "(redacted)" if name == SECRET_KEY else value) for name, value in record.configs)
             record = dataclasses.replace(record, configs=told)

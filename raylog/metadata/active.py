@@ -224,7 +224,7 @@ class ActiveController:
                 self._session_closed(event.session_id, now_ms)
             case Dialed():
                 if self._liveness.dialed(event, now_ms):
-                    self._departures.declare_dead([event.node_id], now_ms, why=event.outcome.value)
+                    self._departures.declare_dead([event.node_id], now_ms, why=event.outcome.words)
             case ActorStarted():
                 self._starts.started(event.node_id, now_ms)
             case ActorStartFailed():
@@ -519,7 +519,7 @@ class ActiveController:
         if verdicts.paused:
             self._effects.append(Notice("the controller was paused; it gives everybody their time again"))
         self._effects += verdicts.dials
-        self._departures.declare_dead(verdicts.dead, now_ms, why="silent")
+        self._departures.declare_dead(verdicts.dead, now_ms, why="it has been silent for broker.session.timeout.ms")
 
     # -------------------------------------------------------------- requests
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -44,6 +45,7 @@ from raylog.metadata.controllers.controller_plan import (
     missing_homes,
     next_step,
 )
+from raylog.metadata.controllers.history import ClusterHistory
 from raylog.metadata.events import (
     CloseSession,
     ControllerTicked,
@@ -64,7 +66,15 @@ from raylog.metadata.events import (
 )
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.partitions.topic_decisions import Planner
-from raylog.metadata.records import BROKERS_CONFIGS, ClusterFormatted, decode_batch, encode_batch
+from raylog.metadata.records import (
+    BROKERS_CONFIGS,
+    NO_TIME,
+    ClusterFormatted,
+    Record,
+    decode_batch,
+    decode_decision,
+    encode_batch,
+)
 from raylog.metadata.requests import Refused
 from raylog.raft.messages import Entry, EntryKind, NotLeader, QuorumLeadership, Snapshot, VoterChangeRefused
 from raylog.raft.quorum import Quorum
@@ -72,6 +82,15 @@ from raylog.types import broker_of
 
 START_AGAIN_MS = 5_000
 """After so long a controller that was to be started, and has not joined, is ordered again."""
+
+
+class _Proposed(NamedTuple):
+    """A decision of the active controller that is not committed yet."""
+
+    entry_index: int
+    sequence: int
+    decided_ms: int
+    records: tuple[Record, ...]
 
 
 class Controller:
@@ -91,10 +110,13 @@ class Controller:
         self._plan = plan
         self._new_uuid = new_uuid
         self._image = image_of(quorum.log.snapshot)
+        self.history = ClusterHistory()
+        self.history.restored(quorum.log.snapshot.last_index)
+        self._wall_ms = NO_TIME
         self._settings.follow(self._image)
         self._active: ActiveController | None = None
         self._active_term = 0
-        self._proposed: deque[tuple[int, int]] = deque()  # (index, sequence) of the active one's decisions, in order
+        self._proposed: deque[_Proposed] = deque()  # the active one's decisions, in order
         self._bytes_since_snapshot = 0
         self._peers: set[uuid.UUID] = set()  # the controllers that can be reached
         self._asked: dict[uuid.UUID, int] = {}  # disks whose controllers were ordered → when to order them again
@@ -115,11 +137,15 @@ class Controller:
     def controller_epoch(self) -> int:
         return self.quorum.term
 
-    def start(self, now_ms: int) -> list[Effect]:
-        """The first effects: a sole voter leads at once."""
+    def start(self, now_ms: int, wall_ms: int = NO_TIME) -> list[Effect]:
+        """The first effects: a sole voter leads at once. ``wall_ms``: Unix time, which decisions
+        are written down with.
+        """
+        self._wall_ms = wall_ms
         return self._drive(now_ms)
 
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+    def handle(self, event: Event, now_ms: int, wall_ms: int = NO_TIME) -> list[Effect]:
+        self._wall_ms = wall_ms
         match event:
             case QuorumMessage():
                 self.quorum.step(event.sender, event.message, now_ms)
@@ -180,6 +206,7 @@ class Controller:
             if ready.restore is not None:
                 assert self._active is None, "an active controller was sent a snapshot"
                 self._image = image_of(ready.restore)
+                self.history.restored(ready.restore.last_index)
                 self._settings.follow(self._image)
             for entry in ready.committed:
                 self._apply(entry, now_ms)
@@ -201,16 +228,30 @@ class Controller:
         if entry.kind is EntryKind.RECORDS:
             self._bytes_since_snapshot += len(entry.data)
             if self._active is not None:
-                index, sequence = self._proposed.popleft()
-                assert index == entry.index, f"entry {entry.index} was committed before decision {sequence} at {index}"
-                self._effects += self._active.commit(sequence, now_ms)
+                mine = self._proposed.popleft()
+                assert mine.entry_index == entry.index, f"entry {entry.index} was committed before {mine}"
+                self.history.decided(entry.index, mine.decided_ms, mine.records, self._image)
+                self._effects += self._active.commit(mine.sequence, now_ms)
             else:
-                for record in decode_batch(entry.data):
+                decided_ms, records = decode_decision(entry.data)
+                self.history.decided(entry.index, decided_ms, records, self._image)
+                for record in records:
                     self._image.apply(record)
                     if isinstance(record, BROKERS_CONFIGS):
                         self._settings.follow(self._image)
-        elif entry.kind is EntryKind.LEADER and self.quorum.is_leader and entry.term == self.quorum.term:
-            self._become_active(now_ms)
+        elif entry.kind is EntryKind.LEADER:
+            self._note_election(entry)
+            if self.quorum.is_leader and entry.term == self.quorum.term:
+                self._become_active(now_ms)
+
+    def _note_election(self, entry: Entry) -> None:
+        """The entry has no time: it is that of now, if the term is. Of an earlier one, whose entry
+        is read again, nothing more is known.
+        """
+        leader = self.quorum.leader if entry.term == self.quorum.term else None
+        disk = self._image.disks.get(leader) if leader is not None else None
+        at_ms = self._wall_ms if leader is not None else NO_TIME
+        self.history.elected(entry.index, at_ms, disk.broker_id if disk is not None else None, entry.term)
 
     def _become_active(self, now_ms: int) -> None:
         assert self._active is None, "active twice in one term"
@@ -230,8 +271,9 @@ class Controller:
     def _carry_out(self, outcome: Outcome, now_ms: int) -> None:
         self._effects += outcome.effects
         if outcome.decision is not None:
-            index = self.quorum.propose([encode_batch(outcome.decision.records)], now_ms)
-            self._proposed.append((index, outcome.decision.sequence))
+            decided = outcome.decision
+            index = self.quorum.propose([encode_batch(decided.records, self._wall_ms)], now_ms)
+            self._proposed.append(_Proposed(index, decided.sequence, self._wall_ms, decided.records))
 
     # -------------------------------------------------------------- the controllers' plan
 

@@ -58,6 +58,17 @@ class DialOutcome(Enum):
     UNREACHABLE = "unreachable"  # no route, or no answer to the connection attempt
     MUTE = "mute"  # connected, and no handshake within 200 ms
 
+    @property
+    def words(self) -> str:
+        """What a person is told of it."""
+        return {
+            DialOutcome.ALIVE: "it answers",
+            DialOutcome.REFUSED: "its process is gone: connections to it are refused",
+            DialOutcome.CLOSED: "its process is gone: connections to it are closed",
+            DialOutcome.UNREACHABLE: "it cannot be reached",
+            DialOutcome.MUTE: "it accepts connections, and does not answer",
+        }[self]
+
 
 @dataclass(frozen=True, slots=True)
 class Dialed:

@@ -84,7 +84,7 @@ class RemovalKey(NamedTuple):
     node_id: int
 
 
-_OfSecurity = (
+RecordOfSecurity = (
     AclCreated
     | AclDeleted
     | UserScramCredentialSet
@@ -297,7 +297,7 @@ class MetadataImage:
             case _:
                 assert_never(record)
 
-    def _change_security(self, record: _OfSecurity) -> None:
+    def _change_security(self, record: RecordOfSecurity) -> None:
         match record:
             case AclCreated():
                 self.acls.add(record.id, record.acl)

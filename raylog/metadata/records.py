@@ -3,7 +3,10 @@
 An entry of the quorum's log is one decision: a batch of records that is applied whole or not at
 all. Its bytes::
 
-    msgpack array [ {"t": <record name>, "v": <version>, <field>: <value>, ...}, ... ]
+    msgpack array [ <Unix time in ms>, {"t": <record name>, "v": <version>, <field>: <value>, ...}, ... ]
+
+The time is the active controller's when it decided. Snapshots, and decisions of older releases,
+have none.
 
 UUIDs are 16 bytes, inner dataclasses arrays of their fields (``packing``). A record of a newer
 version, or of an unknown name, is refused by name: a controller that cannot read a decision must
@@ -19,7 +22,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import msgpack
 
@@ -198,8 +201,11 @@ class ActorRegistered:
 
 @dataclass(frozen=True, slots=True)
 class ActorDied:
+    """``reason``: how the controller knows (from version 2 on)."""
+
     node_id: int
     incarnation: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,18 +428,31 @@ Record = (
 KINDS: tuple[type[Record], ...] = get_args(Record)
 BROKERS_CONFIGS = StaticConfigsChanged | BrokerConfigChanged  # what settings follow
 
-_PACKING = Packing("metadata record", KINDS, {ActorRegistered: 2, HostPlanned: 2})
+_PACKING = Packing("metadata record", KINDS, {ActorRegistered: 2, ActorDied: 2, HostPlanned: 2})
 
 
-def encode_batch(records: Iterable[Record]) -> bytes:
+NO_TIME = -1
+
+
+def encode_batch(records: Iterable[Record], decided_ms: int = NO_TIME) -> bytes:
     """The bytes of one decision."""
-    packed: bytes = msgpack.packb([_PACKING.to_map(record) for record in records])
+    plain: list[Any] = [] if decided_ms == NO_TIME else [decided_ms]
+    plain += [_PACKING.to_map(record) for record in records]
+    packed: bytes = msgpack.packb(plain)
     return packed
 
 
-def decode_batch(data: bytes | memoryview) -> tuple[Record, ...]:
-    """The records of one decision. Raises ProtocolError naming what cannot be read."""
+def decode_decision(data: bytes | memoryview) -> tuple[int, tuple[Record, ...]]:
+    """When a decision was made (Unix time in ms, or NO_TIME), and its records. Raises ProtocolError
+    naming what cannot be read.
+    """
     plain = unpack_plain(data, "batch of metadata records")
     if not isinstance(plain, list):
         raise ProtocolError("not a batch of metadata records: no array")
-    return tuple(cast(Record, _PACKING.from_map(each)) for each in plain)
+    decided_ms = plain.pop(0) if plain and isinstance(plain[0], int) else NO_TIME
+    return decided_ms, tuple(cast(Record, _PACKING.from_map(each)) for each in plain)
+
+
+def decode_batch(data: bytes | memoryview) -> tuple[Record, ...]:
+    """The records alone."""
+    return decode_decision(data)[1]

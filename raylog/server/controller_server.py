@@ -67,7 +67,7 @@ from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import Message, NotLeader, QuorumConfig, QuorumWrite
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
-from raylog.server import host_requests, plan_requests, start_requests
+from raylog.server import cluster_events, host_requests, plan_requests, start_requests
 from raylog.server.apis import acls, admin, client_quotas, configs, credentials, operations, quorum, tokens
 from raylog.server.controller_effects import carry_out
 from raylog.server.controller_requests import ControllerRequests
@@ -173,6 +173,7 @@ class ControllerServer:
                 private.QUORUM: self._links.accept,
                 private.DESCRIBE_QUORUM: lambda request: request.reply(private.QuorumDescription(self._quorum())),
                 private.FIND_CONTROLLER: self._find_controller,
+                private.DESCRIBE_EVENTS: cluster_events.handler(lambda: self._controller.history),
             },
             identity=spec.identity(self._disk),
             secret=self._secret,
@@ -223,7 +224,7 @@ class ControllerServer:
         self._driver = self._driven(self._controller)
         self._endpoint = await self._server.start()
         self._publish_address()
-        self._driver.carry_out(self._controller.start(_now_ms()))
+        self._driver.carry_out(self._controller.start(_now_ms(), time.time_ns() // 1_000_000))
         self._links.start(self._endpoint)
         expiring = remove_expired_tokens(lambda: self.image if self.is_active else None, self._requests.ask)
         self._keep(self._loop.create_task(expiring))
@@ -309,8 +310,8 @@ class ControllerServer:
     def _driven(self, controller: Controller) -> Driver[Event, Effect]:
         return Driver(
             LoopClock(),
-            step=lambda event, now_ms, wall_ms: controller.handle(event, now_ms),
-            tick=lambda now_ms, wall_ms: controller.handle(ControllerTicked(), now_ms),
+            step=controller.handle,
+            tick=partial(controller.handle, ControllerTicked()),
             next_deadline_ms=controller.next_deadline_ms,
             carry_out=partial(carry_out, self),
             settled=self._settled,

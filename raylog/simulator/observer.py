@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from raylog.control.session import Assignment
 from raylog.log.log import Log
+from raylog.metadata.controllers.history import EVENTS_MAX, ClusterHistory
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.partitions.reassignments import is_under_way
 from raylog.metadata.records import PartitionState
@@ -40,6 +41,7 @@ class Observer:
         self.states: dict[TopicIdPartition, PartitionState] = {}
         self._topics: frozenset[uuid.UUID] = frozenset()  # that there are, as committed
         self._memories: dict[tuple[int, TopicIdPartition], ReplicaMemory] = {}
+        self._events: dict[tuple[int, int], tuple[str, str, str]] = {}  # by positions, as first told
         self._committed_index = 0  # of the metadata log: ``states`` is what all entries up to it fold to
         self._registered: dict[
             int, int
@@ -173,6 +175,9 @@ class Observer:
         self.simulation.controllers.checker.check(process, controller.quorum)
         self.simulation.scaling.decided(process)
         index = controller.quorum.delivered_index
+        if index > process.told_index:
+            self._check_events(process, controller.history)
+            process.told_index = index
         if index < self._committed_index or index == process.checked_index:
             return
         self._committed_index = process.checked_index = index
@@ -220,6 +225,16 @@ class Observer:
             isr_size=len(assignment.isr),
             min_isr=assignment.min_isr,
         )
+
+    def _check_events(self, process: ControllerProcess, history: ClusterHistory) -> None:
+        """Every controller tells the same of an entry of the metadata log."""
+        for event in history.after((process.told_index, 1 << 31), EVENTS_MAX)[0]:
+            if event.kind == "controller-elected":  # who it is, is known to who was there
+                continue
+            told = (event.kind, event.subject, event.text)
+            first = self._events.setdefault(event.position, told)
+            if first != told:
+                raise Violation(f"{process.name} tells {told} of {event.position}, another controller {first}")
 
     def _decided(self, id: TopicIdPartition, topic: str, known: PartitionState | None, state: PartitionState) -> None:
         if known is not None:

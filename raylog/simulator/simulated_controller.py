@@ -76,6 +76,7 @@ class ControllerProcess(Process):
         self._refused: set[ControllerProcess] = set()
         self.controller: Controller | None = None
         self.checked_index = 0  # of the metadata log: what the simulation has seen of this one
+        self.told_index = 0  # the same of its events
         self._log: MetadataLog | None = None
         self._sessions: dict[int, _ControllerEnd] = {}
         self._tokens: dict[int, tuple[_ControllerEnd, Link, int]] = {}
@@ -129,7 +130,7 @@ class ControllerProcess(Process):
             next_deadline_ms=self.controller.next_deadline_ms,
             carry_out=partial(carry_out, self),
         )
-        self._driver.carry_out(self.controller.start(self.now_ms))
+        self._driver.carry_out(self.controller.start(self.now_ms, self.machine.wall_ms()))
         self.simulation.controllers.introduce(self)
 
     # ---------------------------------------------------------------- links to other controllers, as QuorumLinks keeps them
@@ -209,7 +210,7 @@ class ControllerProcess(Process):
             return []
         self.simulation.trace_event(self.name, event)
         was_active, term = controller.active is not None, controller.quorum.term
-        effects = controller.handle(event, now_ms)
+        effects = controller.handle(event, now_ms, wall_ms)
         if was_active and controller.active is None:
             self._deposed(term)
         return effects

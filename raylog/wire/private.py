@@ -43,6 +43,7 @@ PLAN_CONTROLLERS: Final = 20_019
 JOIN_TRANSACTION: Final = 20_020
 KEEP_TRANSACTION: Final = 20_021
 END_SHARED_TRANSACTION: Final = 20_022
+DESCRIBE_EVENTS: Final = 20_024
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -396,6 +397,31 @@ class QuorumDescription:
 
     API_KEY: ClassVar[int]
     quorum: dict[str, Any]
+
+
+@request_of(DESCRIBE_EVENTS)
+@dataclass(frozen=True, slots=True)
+class DescribeEvents:
+    """Asks any controller what has happened to the cluster: the oldest ``count`` events behind the
+    position (``index``, ``number``), or the newest ones, for index −1.
+    """
+
+    API_KEY: ClassVar[int]
+    index: int = -1
+    number: int = -1
+    count: int = 1_000
+
+
+@reply_to(DESCRIBE_EVENTS)
+@dataclass(frozen=True, slots=True)
+class EventsDescribed:
+    """``events``: index, number, Unix time in ms, kind, subject and text of each, in the order of
+    the metadata log. ``lacks``: whether others that were asked for are no longer known.
+    """
+
+    API_KEY: ClassVar[int]
+    events: tuple[tuple[int, int, int, str, str, str], ...] = ()
+    lacks: bool = False
 
 
 @request_of(SUMMON)

@@ -275,6 +275,7 @@ def produce(cluster: raylog.Cluster) -> None:
 HANDLES: dict[str, Callable[[raylog.Cluster], Any]] = {
     "status": lambda cluster: cluster.status(timeout_s=TIMEOUT_S),
     "quorum": lambda cluster: cluster.quorum(timeout_s=TIMEOUT_S),
+    "events": lambda cluster: cluster.events(timeout_s=TIMEOUT_S),
     "bootstrap_servers": lambda cluster: cluster.bootstrap_servers(timeout_s=TIMEOUT_S),
     "producer": produce,
     "consumer": consume_assigned,

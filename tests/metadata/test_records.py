@@ -88,8 +88,9 @@ def test_a_batch_comes_back_as_it_went(batch):
 
 
 def test_the_bytes_of_a_record_are_those_of_its_layout():
-    assert msgpack.unpackb(encode_batch([ActorDied(5, 77)])) == [
-        {"t": "ActorDied", "v": 1, "node_id": 5, "incarnation": 77}
+    assert msgpack.unpackb(encode_batch([ActorDied(5, 77, "why")], 99)) == [
+        99,
+        {"t": "ActorDied", "v": 2, "node_id": 5, "incarnation": 77, "reason": "why"},
     ]
     (plain,) = msgpack.unpackb(
         encode_batch([PartitionChanged(T, 3, PartitionState((ReplicaSlot(1, 65538, D),), (1,)))])

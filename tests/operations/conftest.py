@@ -31,10 +31,21 @@ def operator(running: InProcessCluster) -> Iterator[Operator]:
 @pytest.fixture
 def raylog(running: InProcessCluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, Any]]:
     """``raylog("reassign", …)``: its exit code, and what it printed (parsed if ``--json`` is among the arguments)."""
-    from raylog.cli import acls, actors, brokers, configs, controllers, groups, leader_election, quorum, reassign
+    from raylog.cli import (
+        acls,
+        actors,
+        brokers,
+        configs,
+        controllers,
+        events,
+        groups,
+        leader_election,
+        quorum,
+        reassign,
+    )
     from raylog.cli.main import app
 
-    for module in (acls, actors, brokers, configs, controllers, groups, leader_election, quorum, reassign):
+    for module in (acls, actors, brokers, configs, controllers, events, groups, leader_election, quorum, reassign):
         monkeypatch.setattr(module, "find_cluster", lambda *_, **__: Cluster(running.address))
 
     def run(*arguments: str) -> tuple[int, Any]:

@@ -69,7 +69,7 @@ class Departures:
             self._close_session(self._sessions.of_node(node_id))
             self._liveness.forget(node_id)
             self._starts.died(node_id, now_ms)
-            self._ledger.add(ActorDied(node_id, actor.incarnation))
+            self._ledger.add(ActorDied(node_id, actor.incarnation, why))
             self._emit(Notice(f"server actor {node_id} (pid {actor.pid}) is dead: {why}"))
             if self.is_idle(node_id):
                 self._ledger.add(ActorRemoved(node_id))

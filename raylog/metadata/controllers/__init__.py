@@ -1,1 +1,3 @@
-"""Where controllers live: the plan that says on which brokers, and the quorum's way there."""
+"""Of the controllers themselves: the plan that says on which brokers they live, with the quorum's way
+there, and the history that they tell.
+"""
