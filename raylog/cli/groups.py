@@ -18,6 +18,7 @@ from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, f
 from raylog.cli.offset_resets import CommittedPlace, Rule
 from raylog.cli.output import AsJson, notice, print_columns, print_json, print_text
 from raylog.cli.remote import ClusterApp
+from raylog.cli.watching import Watch, watched
 from raylog.errors import ConfigError
 from raylog.types import TopicPartition
 
@@ -67,28 +68,40 @@ def describe(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Which partitions each member reads, and the leader epochs of offsets.")
     ] = False,
+    watch: Watch = None,
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Show groups: their offsets and lag, their members, or their state."""
+    """Show groups: their offsets and lag, their members, or their state; with --watch, as they change."""
     if offsets + members + state > 1:
         raise typer.BadParameter("give one of --offsets, --members and --state")
     with find_cluster(folder, address, timeout).admin() as admin:
-        found = admin.describe_groups(_named(admin, group, all_groups))
-        missing = [each.group_id for each in found.values() if each.state == "Dead" and not all_groups]
-        if missing:
-            raise ConfigError(f"there is no group {', '.join(map(repr, missing))}: see `raylog groups list`")
-        if members:
-            rows = [row for each in found.values() for row in member_rows(each)]
-        elif state:
-            rows = [state_row(each) for each in found.values()]
+
+        def show() -> None:
+            found = admin.describe_groups(_named(admin, group, all_groups))
+            missing = [each.group_id for each in found.values() if each.state == "Dead" and not all_groups]
+            if missing:
+                raise ConfigError(f"there is no group {', '.join(map(repr, missing))}: see `raylog groups list`")
+            if members:
+                rows = [row for each in found.values() for row in member_rows(each)]
+            elif state:
+                rows = [state_row(each) for each in found.values()]
+            else:
+                rows = [row for each in found.values() for row in _offset_rows(admin, each)]
+            for each in found.values():
+                if not each.has_members and not state:
+                    notice(f"Consumer group '{each.group_id}' has no active members.")
+            _print(rows, verbose=verbose, as_json=as_json)
+
+        if watch is None:
+            show()
         else:
-            rows = [row for each in found.values() for row in _offset_rows(admin, each)]
-        for each in found.values():
-            if not each.has_members and not state:
-                notice(f"Consumer group '{each.group_id}' has no active members.")
+            watched(show, watch, as_json=as_json)
+
+
+def _print(rows: list[dict[str, Any]], *, verbose: bool, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif rows:

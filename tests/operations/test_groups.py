@@ -43,6 +43,25 @@ def resets(raylog, group, *options):
     return {row["partition"]: row["new_offset"] for row in rows}
 
 
+def test_a_watched_group_is_shown_as_it_changes(operator, raylog, topic, monkeypatch):
+    group = f"watched-{topic}"
+    operator.admin.alter_group_offsets(group, {(topic, 0): 1})
+    pauses = []
+
+    def read_on(seconds):
+        """What happens while the command sleeps; the third time somebody presses Ctrl-C."""
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+        operator.admin.alter_group_offsets(group, {(topic, 0): 1 + len(pauses)})
+
+    monkeypatch.setattr("raylog.cli.watching.time.sleep", read_on)
+    code, shown = raylog("groups", "describe", "--group", group, "--watch", "0.2")
+    assert code != 0 and pauses == [0.2] * 3
+    lags = [line.split()[5] for line in shown.splitlines() if line.startswith(group)]
+    assert lags == ["9", "8", "7"]
+
+
 def test_a_group_without_members_is_listed_described_reset_and_deleted(operator, raylog, topic, tmp_path):
     admin, group = operator.admin, f"of-{topic}"
     admin.alter_group_offsets(group, {(topic, 0): 5, (topic, 1): (6, "note")})
