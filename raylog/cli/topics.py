@@ -74,7 +74,8 @@ def create(
     if as_json:
         print_json(as_plain(description))
     else:
-        print_text(f"Created topic {topic} with {len(description.partitions)} partitions")
+        count = len(description.partitions)
+        print_text(f"Created topic {topic} with {count} partition{'s' if count != 1 else ''}")
 
 
 @app.command("list")

@@ -200,7 +200,8 @@ class Provisioner:
         return self._missing or unset or (f"{count} controllers are not planned yet" if count is not None else None)
 
     def _not_looked_yet(self) -> str:
-        return f"{len(self._joined)} of {self._expected} disks have joined: the nodes are being looked at"
+        expected = max(self._expected, len(self._joined))  # a cluster that is there may have more than were asked for
+        return f"{len(self._joined)} of {expected} disks have joined: the nodes are being looked at"
 
     # ------------------------------------------------------------------ a round
 
