@@ -35,6 +35,7 @@ from raylog.actors.survivors import Survivors
 from raylog.background_loop import BackgroundLoop
 from raylog.server.spec import OWN_ADDRESS, ServerSpec, new_incarnation
 from raylog.types import Endpoint
+from raylog.wire.internal_tls import Secret
 
 ABANDONED_AFTER_S = 60.0
 RESTARTED_AFTER_S = (
@@ -226,15 +227,15 @@ class ControllerActor(ServerActor):
         elif reason == RETIRED:
             await asyncio.to_thread(leave, self._launcher.waiting())
 
-    async def credentials(self) -> tuple[str, list[Endpoint], bytes]:
+    async def credentials(self) -> tuple[str, list[Endpoint], Secret]:
         """What a client inside this Ray needs: cluster id, the controllers' addresses, the own
-        first, secret.
+        first, secret, with what TLS needs where links inside have it.
 
         Inside Ray everyone is trusted.
         """
         own = await self.start()
         disk = self._spec.open_disk()
-        return disk.cluster_id, [own, *(each for each in disk.controllers if each != own)], disk.secret.encode()
+        return disk.cluster_id, [own, *(each for each in disk.controllers if each != own)], disk.link_secret
 
     def _build(self, spec: ServerSpec) -> RayServer:
         from raylog.actors.ray_launcher import RayLauncher

@@ -63,6 +63,7 @@ from raylog.placement.ray_connection import (
 from raylog.starting import Start
 from raylog.types import ClusterEvent, Endpoint
 from raylog.wire.client_security import ClientSecurity
+from raylog.wire.internal_tls import Secret, SecretInsideTls
 from raylog.wire.listeners import endpoint_text
 from raylog.wire.private import LOG_CLOSING_S, ClusterStatusRequest, DescribeEvents, DescribeQuorum, Shutdown
 
@@ -480,7 +481,7 @@ def _common(*sources: Mapping[str, Any] | None) -> dict[str, Any]:
     return options
 
 
-def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> tuple[str, list[Endpoint], bytes]:
+def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> tuple[str, list[Endpoint], Secret]:
     """What the first controller to answer says of its cluster; the others may be away, or ending."""
     import ray
 
@@ -499,7 +500,7 @@ def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> 
         for answer in ready:
             actor_name = asked.pop(answer)
             try:
-                told: tuple[str, list[Endpoint], bytes] = ray.get(answer)
+                told: tuple[str, list[Endpoint], Secret] = ray.get(answer)
                 return told
             except ray.exceptions.RayActorError:
                 failures.append(f"{actor_name} has just ended")
@@ -555,7 +556,10 @@ def address_of_disk(name: str, disk: Disk) -> ClusterAddress:
 
     if not disk.controllers:
         raise ClusterError(f"{disk.path} does not say where its controller is: start the cluster with raylog.init()")
-    return ClusterAddress(name, NAMESPACE, disk.cluster_id, disk.controllers, disk.secret.encode())
+    secret = disk.link_secret
+    if isinstance(secret, SecretInsideTls):
+        secret = secret.without_files()  # a handle may travel, and is the same wherever it is
+    return ClusterAddress(name, NAMESPACE, disk.cluster_id, disk.controllers, secret)
 
 
 # ------------------------------------------------------------------ waiting

@@ -28,8 +28,9 @@ from raylog.cluster import (
     running_cluster,
 )
 from raylog.configs.server_properties import ServerProperties, server_properties
-from raylog.disks.disk import Disk, differs, set_listeners, with_controllers
+from raylog.disks.disk import Disk, differs, set_listeners, with_controllers, with_same_links
 from raylog.disks.embedded import existing_disks, prepare_disks
+from raylog.disks.link_file import Links, wanted_links
 from raylog.disks.listener_file import wanted_listeners
 from raylog.disks.quorum_disks import check_count, quorum_disks
 from raylog.disks.start_lock import only_start
@@ -42,6 +43,8 @@ from raylog.placement.lending import Folders
 from raylog.readiness import await_brokers, await_voters
 from raylog.server.start_configs import set_static
 from raylog.starting import Start
+from raylog.wire.internal_tls import check_links
+from raylog.wire.listeners import Listeners
 from raylog.wire.private import RegisterDisks
 
 
@@ -134,19 +137,19 @@ def start_cluster(
     """
     check_count(controllers)
     timeout_s, home = start.patience.still_s, Path(folder).expanduser().resolve()
-    wanted = wanted_listeners(brokers, listeners, advertised_listeners, configs)
+    wanted, links = wanted_listeners(brokers, listeners, advertised_listeners, configs), wanted_links(configs, host)
     with clusters_lock:
         running = asked.result() if asked is not None else running_cluster(home, name, brokers * disks_per_broker)
-        if running is not None and any(differs(disk, wanted) for disk in existing_disks(home)):
-            raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
         existing = clusters.get(home)
         if running is not None:
+            _check_unchanged(existing_disks(home), wanted, links)
             if configs.is_given:
                 set_static(running.address, configs.configs, timeout_s=timeout_s)
             have_controllers(running, controllers, start)
             return existing if existing is not None and existing.address == running.address else running
         started = checked_openness(wanted, home, host, is_insecure=insecure)
-        found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), started)
+        found = prepare_disks(home, brokers, racks, disks_per_broker)
+        found = _with_links(set_listeners(found, started), links, host)
         has_run = any(disk.controllers for disk in found)
         homes = quorum_disks(found, None if has_run else controllers)
         owns_ray, endpoints = start_controllers(
@@ -169,6 +172,23 @@ def start_cluster(
         return cluster
 
 
+def _check_unchanged(disks: Sequence[Disk], wanted: Sequence[Listeners | None], links: Links | None) -> None:
+    """Raise ClusterError if a running cluster would need other listeners, or other TLS inside."""
+    if any(differs(disk, wanted) for disk in disks):
+        raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
+    if links is not None and any(disk.links != links for disk in disks):
+        raise ClusterError("the cluster runs with other TLS inside: shut it down before that is changed")
+
+
+def _with_links(disks: Sequence[Disk], wanted: Links | None, host: str) -> list[Disk]:
+    """The disks with the TLS inside that is wanted, or that they have. Raises ConfigError if links
+    would fail by it.
+    """
+    found = with_same_links(disks, wanted)
+    check_links(found[0].links, host)
+    return found
+
+
 def _on_nodes(
     disks: Mapping[str, Folders],
     start: Start,
@@ -183,6 +203,7 @@ def _on_nodes(
     defaults = {each.name: each.default for each in signature(init).parameters.values()}
     refused = [each for each, value in embedded.items() if value != defaults[each]]
     refused += ["listeners of configs"] if configs.has_listeners else []
+    refused += ["security.inter.broker.protocol=SSL of configs"] if configs.link_configs else []
     if refused:
         raise ConfigError(f"{', '.join(refused)} cannot be given with disks of nodes: leave that out")
     from raylog.lent_disks import start_on_nodes

@@ -132,11 +132,12 @@ def up(
     still missing after --wait.
     """
     import raylog.server  # noqa: F401  # refuses a Python that leaves assertions out, before anything starts
-    from raylog.cli.configs import started_with
+    from raylog.cli.configs import refuse_on_nodes, started_with
 
     told = started_with(config)
     need("ray", "raylog up")
     if disks is not None:
+        refuse_on_nodes(told)
         of_nodes = (rack, listeners, advertised_listeners, told.has_listeners, insecure, secure)
         if folder != DEFAULT_FOLDER or any(of_nodes):
             raise typer.BadParameter(
@@ -170,6 +171,7 @@ def _up_on_disks(
     ``settings``: ``_start_on_disks``'s.
     """
     from raylog.cli import secure_up
+    from raylog.disks.link_file import wanted_links
     from raylog.disks.listener_file import wanted_listeners
     from raylog.disks.start_lock import only_start
     from raylog.disks.started_listeners import checked_openness
@@ -177,6 +179,7 @@ def _up_on_disks(
     files = secure_up.make_secure(folder, settings) if is_secure else None
     names = ("brokers", "listeners", "advertised_listeners", "configs")
     wanted = wanted_listeners(*(settings[name] for name in names))  # before a Ray is started for nothing
+    wanted_links(settings["configs"], settings["host"])
     is_running_possible = address is not None or running_ray() is not None
     home = None if is_running_possible else folder.expanduser().resolve()  # what runs already is not started
     checked_openness(wanted, home, settings["host"], is_insecure=settings["insecure"], is_trial=True)

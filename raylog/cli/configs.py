@@ -19,6 +19,7 @@ from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, f
 from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.cli.remote import ClusterApp
 from raylog.configs.explanations import explain_brokers, explain_topics, in_words
+from raylog.configs.link_configs import PROTOCOL
 from raylog.configs.server_properties import ServerProperties, merged
 from raylog.errors import ConfigError
 
@@ -184,6 +185,22 @@ def started_with(texts: Iterable[str] | None) -> ServerProperties:
     for line in found.notices:
         notice(line)
     return found
+
+
+def started_on_nodes(texts: list[str] | None) -> ServerProperties:
+    """``started_with`` for the nodes of a Ray. Raises ConfigError."""
+    found = started_with(texts)
+    refuse_on_nodes(found)
+    return found
+
+
+def refuse_on_nodes(configs: ServerProperties) -> None:
+    """Raise ConfigError if links are to have TLS, where each machine would need files of its own."""
+    if configs.link_configs:
+        raise ConfigError(
+            f"{PROTOCOL}=SSL is not there on the nodes of a Ray yet: it is for the brokers of one machine, which "
+            "`raylog up` or raylog.init() starts"
+        )
 
 
 def _check(entity_type: EntityType, entity_name: str | None, entity_default: bool) -> None:

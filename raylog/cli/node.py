@@ -64,11 +64,11 @@ def resources(
 
     A blank folder is given its directory id, and is formatted when the cluster takes it in.
     """
-    from raylog.cli.configs import started_with
+    from raylog.cli.configs import started_on_nodes
     from raylog.placement.resources import advertisement
     from raylog.wire.listeners import checked, listeners_of
 
-    told = started_with(config)
+    told = started_on_nodes(config)
     (said,) = checked(
         [
             listeners_of(

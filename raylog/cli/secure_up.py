@@ -1,5 +1,6 @@
-"""``raylog up --secure``: a SASL_SSL listener for each broker, an authorizer that lets only the super user
-``admin`` do everything, and what to paste into clients.
+"""``raylog up --secure``: a SASL_SSL listener for each broker, TLS on the links between the cluster's own
+processes, an authorizer that lets only the super user ``admin`` do everything, and what to paste into
+clients.
 
 The password is in a file that its owner alone can read. It is in no output, no log and no argument of
 a process.
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raylog.cli.secure_files import USER, SecureFiles
+from raylog.configs.link_configs import PROTOCOL
 from raylog.configs.security_configs import AUTHORIZER, SUPER_USERS
 from raylog.configs.server_properties import ServerProperties
 from raylog.errors import ConfigError, RaylogError
@@ -39,17 +41,22 @@ def make_secure(folder: Path, settings: dict[str, Any]) -> SecureFiles:
         raise ConfigError(
             f"--secure makes certificates of its own: leave {min(told.listener_configs)} out, or --secure"
         )
+    if told.link_configs is not None:
+        raise ConfigError(f"--secure gives links inside TLS by its own certificates: leave {PROTOCOL} out, or --secure")
     texts = list(settings["listeners"] or told.listeners or [f"{NAME}://{host}:{KAFKA_PORT}"])
     for each in (each.strip() for text in texts for each in text.split(",")):
         if not each.upper().startswith(f"{NAME}://"):  # without a map of protocols, a name is its protocol
             raise ConfigError(f"--secure starts {NAME} listeners only: {each} is none")
     ours = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(files.broker)}
+    trusted = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(files.authority)}
     files.make(
         _hosts(settings["brokers"], texts, advertised or told.advertised_listeners, ours, host),
         datetime.datetime.now(datetime.UTC),
     )
     configs = {AUTHORIZER: "raylog", SUPER_USERS: f"User:{USER}"} | dict(told.configs)
-    settings["configs"] = replace(told, configs=configs, listener_configs=ours, is_given=True)
+    settings["configs"] = replace(
+        told, configs=configs, listener_configs=ours, link_configs=ours | trusted, is_given=True
+    )
     settings["listeners"] = texts
     return files
 

@@ -20,12 +20,14 @@ from raylog.client.links import requests
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.link import ClusterLink
 from raylog.client.sync import call
-from raylog.errors import ClientTimeoutError, ConfigError, RaylogError
+from raylog.errors import ClientTimeoutError, ConfigError, RaylogError, SslAuthenticationError
+from raylog.kafka.context import CONTROLLER_WITH_TLS
 from raylog.security.protocols import SecurityProtocol
 from raylog.types import Endpoint
 from raylog.wire.client_security import ClientSecurity
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import HandshakeError
+from raylog.wire.internal_tls import Secret, SecretInsideTls
 from raylog.wire.listeners import parse_endpoint
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
@@ -82,10 +84,22 @@ def inside_address(outside: ClusterAddress, secret: str, *, timeout_s: float) ->
     if not controllers:
         logger.info("Going through the listeners of the brokers: they do not say where the controllers are")
         return outside
-    inside = replace(outside, bootstrap=controllers, secret=secret.encode(), security=None)
+    proof: Secret = secret.encode()
+    if any(each.name == CONTROLLER_WITH_TLS for node in quorum.nodes for each in node.listeners):
+        if outside.security is None or not outside.security.protocol.has_tls:
+            logger.info(
+                "Going through the listeners of the brokers: the links inside have TLS, and this client has no "
+                "authorities to trust"
+            )
+            return outside
+        proof = SecretInsideTls(secret.encode(), (), _without_sasl(outside.security))
+    inside = replace(outside, bootstrap=controllers, secret=proof, security=None)
     try:
         background().run(_reach_all(inside), timeout_s + _REACHED_S)
     except HandshakeError as error:
+        if isinstance(error.__cause__, SslAuthenticationError):
+            logger.info("Going through the listeners of the brokers: %s", error)
+            return outside
         raise ConfigError(
             f"the secret is not that of cluster {outside.cluster_id} ({error}): copy the file cluster.secret of one of its disks"
         ) from error
@@ -94,6 +108,11 @@ def inside_address(outside: ClusterAddress, secret: str, *, timeout_s: float) ->
         return outside
     logger.info("Going to the cluster's processes directly")
     return inside
+
+
+def _without_sasl(security: ClientSecurity) -> ClientSecurity:
+    """Its TLS only."""
+    return replace(security, protocol=SecurityProtocol.SSL, mechanism=None, user="", password="")
 
 
 def why_no_listener(endpoint: Endpoint) -> RaylogError | None:

@@ -1,12 +1,14 @@
 """What a start is told by Kafka's names: files such as ``server.properties``, and single values.
 
 A single value goes before one of a file. Two files that have the same name are refused, whatever
-they say. Then each name goes one of four ways:
+they say. Then each name goes one of five ways:
 
 - a config that can be set for all brokers is a static one of theirs; of three units of a time the
   smallest counts, as in Kafka (``log.retention.ms`` before ``.minutes`` before ``.hours``);
 - ``listeners`` and ``advertised.listeners``, less the controllers' ones, and the settings of
   listeners (``listener_configs``) go to the broker's listeners;
+- ``security.inter.broker.protocol`` and the settings of TLS go to the links between the cluster's own
+  processes (``link_configs``);
 - what raylog does in another way is told in a notice (``WITHOUT_EFFECT``), as is a value that says
   what raylog does anyway (``AS_IT_IS``);
 - anything else raises ConfigError with the reason, since to ignore it would break a promise.
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from raylog.configs.broker_configs import for_all_brokers
+from raylog.configs.link_configs import IDENTIFICATION, take_link_configs
 from raylog.configs.listener_configs import is_listener_config
 from raylog.configs.properties import read_properties, resolved
 from raylog.configs.refused_broker_configs import reason_for
@@ -81,7 +84,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "share.coordinator.state.topic.*": _NO_SHARE_GROUPS,
     "socket.receive.buffer.bytes": _BUFFERS,
     "socket.send.buffer.bytes": _BUFFERS,
-    "ssl.endpoint.identification.algorithm": _INSIDE,
+    IDENTIFICATION: "links inside have no TLS without security.inter.broker.protocol=SSL",
     "transaction.state.log.min.isr": _TRANSACTIONS_AS_A_TOPIC,
     "transaction.state.log.replication.factor": _TRANSACTIONS_AS_A_TOPIC,
     "zookeeper.*": "",
@@ -93,7 +96,6 @@ AS_IT_IS: Mapping[str, str] = {
     "log.cleaner.enable": "true",
     "offsets.topic.num.partitions": "50",
     "remote.log.storage.system.enable": "false",
-    "security.inter.broker.protocol": "PLAINTEXT",
     "transaction.state.log.num.partitions": "50",
 }
 """Values that raylog holds to without being told; another value of these is refused."""
@@ -103,7 +105,8 @@ AS_IT_IS: Mapping[str, str] = {
 class ServerProperties:
     """``configs`` are all brokers' static ones. ``listeners`` and ``advertised_listeners`` have one
     text each, as in Kafka, or none; ``listener_configs`` are the settings of these listeners, some
-    of them secret. ``notices`` say, a line each, what has no effect.
+    of them secret; ``link_configs`` are those of the links inside, empty for plain ones, None where
+    nobody said. ``notices`` say, a line each, what has no effect.
     ``is_given`` is False where nobody said anything, so that what an earlier start said holds.
     """
 
@@ -112,6 +115,7 @@ class ServerProperties:
     advertised_listeners: tuple[str, ...] = ()
     listener_configs: Mapping[str, str] = field(default_factory=dict, repr=False)
     notices: tuple[str, ...] = ()
+    link_configs: Mapping[str, str] | None = field(default=None, repr=False)
     is_given: bool = field(default=False, compare=False)
 
     @property
@@ -161,6 +165,8 @@ def _sorted(said: Mapping[str, str]) -> ServerProperties:
     """Send each name its way. Raises ConfigError, which begins with the name."""
     left = _in_milliseconds(said)
     listeners, advertised = (_for_clients(name, said) for name in (LISTENERS, ADVERTISED))
+    names = {each.rpartition("://")[0].strip().upper() for each in ",".join(listeners).split(",")}
+    of_links = take_link_configs(left, has_such_listener="INTERNAL" in names)
     notices = []
     of_listeners: dict[str, str] = {}
     for name in sorted(left):
@@ -179,7 +185,7 @@ def _sorted(said: Mapping[str, str]) -> ServerProperties:
         elif (reason := without_effect(name)) is not None:
             del left[name]
             notices.append(f"{name} has no effect: {reason}")
-    return ServerProperties(for_all_brokers(left), listeners, advertised, of_listeners, tuple(notices))
+    return ServerProperties(for_all_brokers(left), listeners, advertised, of_listeners, tuple(notices), of_links)
 
 
 def without_effect(name: str) -> str | None:

@@ -21,7 +21,8 @@ from raylog.raft.frames import from_frame, to_frame
 from raylog.raft.messages import Message
 from raylog.types import Endpoint
 from raylog.wire.framing import FramedProtocol
-from raylog.wire.handshake import Peer, Secret
+from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import Secret
 from raylog.wire.private import OpenQuorum, QuorumOpened
 from raylog.wire.request import Request
 from raylog.wire.stream import BACKLOG_BYTES_MAX, Stream, accept_stream, open_stream

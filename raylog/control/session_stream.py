@@ -14,7 +14,8 @@ from raylog.control.session_frames import from_frame, to_frame
 from raylog.errors import ProtocolError
 from raylog.types import Endpoint
 from raylog.wire.connection import OPEN_TIMEOUT_MS
-from raylog.wire.handshake import Peer, Secret
+from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import Secret
 from raylog.wire.private import OpenSession, SessionOpened
 from raylog.wire.request import Request
 from raylog.wire.stream import BACKLOG_BYTES_MAX, Stream, accept_stream, open_stream

@@ -9,6 +9,7 @@ Files of a formatted disk, besides the replicas' folders::
     meta.properties    0644   identity, as Java properties; the last file that formatting writes: with it the disk exists
     cluster.secret     0600   the secret that servers and clients prove to know (SCRAM); never sent, never printed
     listeners.json     0600   the listeners with their settings, passwords and keys among them; absent without any
+    internal.json      0600   the settings of TLS on the links between the cluster's processes; absent: plain ones
     .lock              0644   held with flock for the life of the Broker; contains the holder's process id
 
     version=1                              # of this layout; a higher one is refused
@@ -49,11 +50,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from raylog.disks.link_file import LINKS_FILE, Links, read_links, write_links
 from raylog.disks.listener_file import LISTENERS_FILE, listener_lines, read_listeners, write_listeners
 from raylog.disks.small_files import make_folder, read_text, replace_file
 from raylog.errors import ConfigError, DiskError, DiskLockedError
 from raylog.log.mounts import mounted_at
 from raylog.types import Endpoint
+from raylog.wire.internal_tls import SecretInsideTls, secret_inside
 from raylog.wire.listeners import Listeners
 
 FORMAT_VERSION = 1
@@ -69,7 +72,7 @@ disk is formatted.
 _IN_A_BLANK_FOLDER = frozenset(
     {
         *(SECRET_FILE, LOCK_FILE, META_FILE + ".tmp", SECRET_FILE + ".tmp"),
-        *(LISTENERS_FILE, LISTENERS_FILE + ".tmp"),
+        *(LISTENERS_FILE, LISTENERS_FILE + ".tmp", LINKS_FILE, LINKS_FILE + ".tmp"),
         *(RESERVATION_FILE, RESERVATION_FILE + ".tmp", FOUNDING_FOLDER),
         *("lost+found", ".DS_Store"),
     }
@@ -97,6 +100,12 @@ class Disk:
     controller_endpoint: Endpoint | None = None
     listeners: Listeners | None = None
     configs: Configs = ()
+    links: Links = field(default=(), repr=False)
+
+    @property
+    def link_secret(self) -> bytes | SecretInsideTls:
+        """What this disk's processes prove to others of the cluster, inside TLS where links have it."""
+        return secret_inside(self.secret, self.links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +393,23 @@ def with_listeners(disk: Disk, listeners: Listeners | None) -> Disk:
     return _reporting(disk.path, lambda: write_listeners(disk.path, listeners, write))
 
 
+def with_links(disk: Disk, links: Links) -> Disk:
+    """Write down how links between the cluster's processes have TLS, durably; it counts from a
+    process's next start.
+    """
+    if disk.links != links:
+        _reporting(disk.path, lambda: write_links(disk.path, links))
+    return replace(disk, links=links)
+
+
+def with_same_links(disks: Sequence[Disk], wanted: Links | None) -> list[Disk]:
+    """All disks of a cluster have the TLS inside that is wanted, or, for None, that the first of them
+    has: those that were just formatted too.
+    """
+    links = wanted if wanted is not None else next((disk.links for disk in disks if disk.links), ())
+    return [with_links(disk, links) for disk in disks]
+
+
 def with_configs(disk: Disk, configs: Configs) -> Disk:
     """Write down what the disk's node wants set for all brokers, durably; it counts from the disk's
     next registration.
@@ -484,6 +510,7 @@ def _parse(path: Path, properties: dict[str, str]) -> Disk:
         own = properties.get("controller.endpoint")
         controller_endpoint = _endpoint(own) if own else None
         listeners = read_listeners(path, properties)
+        links = read_links(path)
     except KeyError as error:
         raise DiskError(f"{where} lacks {error.args[0]}: it is damaged") from None
     except (ValueError, ConfigError) as error:
@@ -498,7 +525,17 @@ def _parse(path: Path, properties: dict[str, str]) -> Disk:
     rack = properties.get("rack") or None
     configs = _configs_of(properties)
     return Disk(
-        path, cluster_id, broker_id, directory_id, rack, controllers, secret, controller_endpoint, listeners, configs
+        path,
+        cluster_id,
+        broker_id,
+        directory_id,
+        rack,
+        controllers,
+        secret,
+        controller_endpoint,
+        listeners,
+        configs,
+        links,
     )
 
 

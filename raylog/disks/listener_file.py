@@ -21,7 +21,7 @@ from raylog.configs.server_properties import ServerProperties
 from raylog.disks.small_files import read_text, remove_file, replace_file
 from raylog.errors import ConfigError
 from raylog.security.sasl import OAUTHBEARER
-from raylog.wire.listeners import Listeners, check_tokens, checked, listeners_of, listeners_of_brokers
+from raylog.wire.listeners import Listeners, check_tokens, checked, has_tls, listeners_of, listeners_of_brokers
 
 LISTENERS_FILE = "listeners.json"
 T = TypeVar("T")
@@ -34,7 +34,10 @@ def wanted_listeners(
     ConfigError, and MissingExtraError.
     """
     told = (listeners or configs.listeners, advertised or configs.advertised_listeners)
-    found = checked(listeners_of_brokers(brokers, *told, configs.listener_configs))
+    settings = configs.listener_configs
+    if configs.link_configs and not has_tls(told[0] or (), settings):  # then they are those of the links inside
+        settings = {name: value for name, value in settings.items() if not name.startswith("ssl.")}
+    found = checked(listeners_of_brokers(brokers, *told, settings))
     if OAUTHBEARER in configs.configs.get(SASL_MECHANISMS, ""):
         for listeners_of_one in filter(None, found):
             check_tokens(listeners_of_one)

@@ -24,6 +24,7 @@ from raylog.server.apis.entities import NO_DELAY, milliseconds
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import Secret
 from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.broker")
@@ -39,7 +40,7 @@ class ControllerLink:
     """``find`` returns the active controller's address, or None while there is none."""
 
     def __init__(
-        self, find: Callable[[], Endpoint | None], *, secret: bytes, cluster_id: str, caller: Peer, timeout_ms: int
+        self, find: Callable[[], Endpoint | None], *, secret: Secret, cluster_id: str, caller: Peer, timeout_ms: int
     ) -> None:
         self._find = find
         self._secret = secret

@@ -26,6 +26,7 @@ from raylog.listener.raw_forward import OnePartition
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection, OnReply
 from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import Secret
 from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.broker")
@@ -59,7 +60,7 @@ def _nothing() -> None:
 class Owners:
     """``secret`` and ``caller`` are this Broker's, for the handshake."""
 
-    def __init__(self, *, secret: bytes, cluster_id: str, caller: Peer) -> None:
+    def __init__(self, *, secret: Secret, cluster_id: str, caller: Peer) -> None:
         self._secret = secret
         self._cluster_id = cluster_id
         self._caller = caller

@@ -50,6 +50,7 @@ from raylog.security.sasl import OAUTHBEARER
 from raylog.types import Endpoint
 from raylog.wire import oauth_config, sasl
 from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import Secret, secret_bytes
 from raylog.wire.limits import LISTENER_LIMITS, NEVER, Limits, bytes_limit, idle_limit
 from raylog.wire.ports import Port
 from raylog.wire.request import Handler, Request
@@ -69,7 +70,7 @@ class Router:
         *,
         broker_id: int,
         caller: Peer,
-        secret: bytes,
+        secret: Secret,
         cluster_id: str,
         ports: Sequence[Port],
         image: Callable[[], MetadataImage],
@@ -100,7 +101,7 @@ class Router:
         self.sessions = FetchSessions(lambda: clock.chance.getrandbits(31))
         self._arrivals = Arrivals()
         self._creation = TopicCreator(self._routes, self._link, self._arrivals)
-        self._sasl = SaslAuthenticator(lambda: self._routes.image.credentials, key=secret)
+        self._sasl = SaslAuthenticator(lambda: self._routes.image.credentials, key=secret_bytes(secret))
         for port in ports:
             if port.has_sasl:
                 port.connection = bound(self._sasl.connection, tokens=port.tokens)

@@ -11,7 +11,7 @@ have lost the controller where it is. The outside ones are for every Kafka clien
 and they begin to answer with the first whole image that the session brings. With the controller
 away they go on answering from the copy of it. The process also watches for the notice that its node
 is about to be taken away, and passes it on to the controller, and it reloads certificates that
-change (``listener.certificates``).
+change (``wire.certificates``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from pathlib import Path
 from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
 from raylog.disks.disk import DiskLock, boot_id, lock_disk
 from raylog.kafka.chain import Stage
-from raylog.listener.certificates import CertificateWatch
 from raylog.listener.router import Router
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
@@ -37,6 +36,7 @@ from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
 from raylog.types import Endpoint, broker_of
 from raylog.wire.bearer_tokens import BearerTokens
+from raylog.wire.certificates import CertificateWatch
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import Limits
 from raylog.wire.listeners import Listeners, NamedListener
@@ -88,7 +88,7 @@ class BrokerServer:
         self._server = Server(
             self._session.handlers(),
             identity=self._identity,
-            secret=self._disk.secret.encode(),
+            secret=self._disk.link_secret,
             host=spec.host,
             stages=stages,
         )
@@ -103,7 +103,7 @@ class BrokerServer:
             self.router = Router(
                 broker_id=broker_of(spec.node_id),
                 caller=Peer(spec.node_id, spec.incarnation),
-                secret=self._disk.secret.encode(),
+                secret=self._disk.link_secret,
                 cluster_id=self._disk.cluster_id,
                 ports=self._ports,
                 image=self._image,

@@ -82,6 +82,7 @@ from raylog.wire import private
 from raylog.wire.connection import Connection
 from raylog.wire.dial import dial
 from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import SecretInsideTls
 from raylog.wire.request import Request
 from raylog.wire.server import Server
 
@@ -133,7 +134,7 @@ class ControllerServer:
         """``stages`` run before every handler."""
         self._spec = spec
         self._disk = spec.open_disk()
-        self._secret = self._disk.secret.encode()
+        self._secret = self._disk.link_secret
         self._launcher = launcher
         self._config = config or ControllerConfig()
         self._sessions: dict[int, SessionStream] = {}
@@ -440,7 +441,8 @@ class ControllerServer:
         )
 
     def _describe_quorum(self, request: Request) -> None:
-        request.reply(quorum.entity(request.body, request.version, self._quorum()))
+        has_tls = isinstance(self._secret, SecretInsideTls)
+        request.reply(quorum.entity(request.body, request.version, self._quorum(), has_tls=has_tls))
 
     def _find_controller(self, request: Request) -> None:
         endpoint = self._active_endpoint()

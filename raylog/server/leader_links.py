@@ -30,6 +30,7 @@ from raylog.server import follower_fetches
 from raylog.types import Endpoint, broker_of
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import Secret
 
 logger = logging.getLogger("raylog.replica")
 
@@ -42,7 +43,7 @@ class _Caller:
     """Who fetches, and what proves it."""
 
     peer: Peer
-    secret: bytes
+    secret: Secret
     cluster_id: str
     on_event: Callable[[FetchAnswered | FetchFailed], None]
 
@@ -56,7 +57,7 @@ class LeaderLinks:
         self,
         peer: Peer,
         *,
-        secret: bytes,
+        secret: Secret,
         cluster_id: str,
         on_event: Callable[[FetchAnswered | FetchFailed], None],
     ) -> None:

@@ -265,7 +265,7 @@ class Provisioner:
         return voting + [each for each in holders if each not in voting and _broker_id(each) in seen.planned]
 
     def _address(self, cluster_id: str) -> ClusterAddress:
-        return ClusterAddress("raylog", "raylog", cluster_id, self._controllers(), self._secret().encode())
+        return ClusterAddress("raylog", "raylog", cluster_id, self._controllers(), self._disk().link_secret)
 
     def _look_at_quorum(self, cluster_id: str) -> None:
         """Controllers that were here and are wanted no more are forgotten."""
@@ -441,7 +441,11 @@ class Provisioner:
         return failed
 
     def _secret(self) -> str:
-        return next(each.disk.secret for each in self._joined.values() if each.disk is not None)
+        return self._disk().secret
+
+    def _disk(self) -> Disk:
+        """One of the cluster's."""
+        return next(each.disk for each in self._joined.values() if each.disk is not None)
 
     def _register(self, address: ClusterAddress) -> None:
         fresh = [

@@ -34,7 +34,8 @@ from raylog.metadata.events import PeerJoined, PeerLeft, QuorumMessage
 from raylog.raft.messages import Message
 from raylog.types import Endpoint
 from raylog.wire.dial import outcome_of
-from raylog.wire.handshake import Peer, Secret
+from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import Secret
 from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.controller")

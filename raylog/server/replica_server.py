@@ -169,7 +169,7 @@ class ReplicaServer:
         self._driver = self._driven(self._host)
         self._leaders = LeaderLinks(
             Peer(self._identity.node_id, self._identity.incarnation),
-            secret=self._disk.secret.encode(),
+            secret=self._disk.link_secret,
             cluster_id=self._disk.cluster_id,
             on_event=self._driver.handle,
         )
@@ -191,7 +191,7 @@ class ReplicaServer:
         self._server = Server(
             self._handlers(apis),
             identity=self._identity,
-            secret=self._disk.secret.encode(),
+            secret=self._disk.link_secret,
             host=spec.host,
             borrows_records=True,
             undecoded=(table.FETCH.key,),
@@ -202,7 +202,7 @@ class ReplicaServer:
     def _questions(self) -> TransactionQuestions:
         return TransactionQuestions(
             caller=Peer(self._identity.node_id, self._identity.incarnation),
-            secret=self._disk.secret.encode(),
+            secret=self._disk.link_secret,
             cluster_id=self._disk.cluster_id,
             controller=lambda: self._session.controller_endpoint,
         )

@@ -202,7 +202,7 @@ class SessionClient:
         try:
             session = await open_session(
                 endpoint,
-                secret=self._read.secret.encode(),
+                secret=self._read.link_secret,
                 cluster_id=self._identity.cluster_id,
                 caller=Peer(self._identity.node_id, self._identity.incarnation),
                 on_frame=lambda _, frame: self._received(link, frame),

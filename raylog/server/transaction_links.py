@@ -132,7 +132,7 @@ class TransactionLinks:
     def _address(self) -> ClusterAddress:
         active = self._controller()
         bootstrap = (*((active[1],) if active is not None else ()), *self._disk.controllers)
-        return ClusterAddress("raylog", "raylog", self._disk.cluster_id, bootstrap, self._disk.secret.encode())
+        return ClusterAddress("raylog", "raylog", self._disk.cluster_id, bootstrap, self._disk.link_secret)
 
     def _coordinator(self, partition: int) -> CoordinatorLink:
         if self._link is None:

@@ -30,6 +30,7 @@ from raylog.transactions.records import Participation
 from raylog.transactions.requests import MarkersWritten, ProducerIdsGiven, WantProducerIds, WriteMarkers
 from raylog.types import Endpoint, TopicPartition, broker_of
 from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import Secret
 
 PRODUCER_IDS_TIMEOUT_MS = 5_000
 MARKERS_TIMEOUT_MS = 30_000
@@ -62,7 +63,7 @@ class TransactionQuestions:
     """
 
     def __init__(
-        self, *, caller: Peer, secret: bytes, cluster_id: str, controller: Callable[[], Endpoint | None]
+        self, *, caller: Peer, secret: Secret, cluster_id: str, controller: Callable[[], Endpoint | None]
     ) -> None:
         self._caller = caller
         self._copy = ImageCopy()

@@ -29,7 +29,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raylog.client.links.address import ClusterAddress
-from raylog.disks.disk import Disk, disk_path, encode_id, format_disk, new_id, read_disk, with_controllers
+from raylog.disks.disk import (
+    Disk,
+    disk_path,
+    encode_id,
+    format_disk,
+    new_id,
+    read_disk,
+    with_controllers,
+    with_same_links,
+)
+from raylog.disks.link_file import Links
 from raylog.disks.quorum_disks import quorum_disks
 from raylog.errors import ClusterError, RaylogError
 from raylog.server.broker_server import BrokerServer
@@ -37,6 +47,7 @@ from raylog.server.controller_server import RETIRED, ControllerServer
 from raylog.server.replica_server import ReplicaServer
 from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.types import BROKER_SLOT, CONTROLLER_SLOT, Endpoint, broker_of, node_id
+from raylog.wire.internal_tls import SecretInsideTls
 from raylog.wire.listeners import Listeners, plaintext
 from raylog.wire.private import RegisterDisks
 
@@ -173,9 +184,10 @@ class InProcessCluster:
         replica_server: Build | None = None,
         listeners: Listeners | None = None,
         ray_token: str | None = None,
+        links: Links | None = None,
     ) -> None:
         self.folder = folder
-        self._disks = _format(folder, brokers, disks, racks)
+        self._disks = with_same_links(_format(folder, brokers, disks, racks), links)
         self._homes = {disk.broker_id: disk for disk in quorum_disks(self._disks, controllers)}
         self._servers = LoopThread("raylog-cluster")
         self.loop = self._servers.loop
@@ -215,7 +227,7 @@ class InProcessCluster:
         home = self._disks[0]
         endpoints = [self.start_controller(broker) for broker in self._homes]
         self._disks = [with_controllers(disk, endpoints) for disk in self._disks]
-        self.address = ClusterAddress("test", "test", home.cluster_id, tuple(endpoints), home.secret.encode())
+        self.address = ClusterAddress("test", "test", home.cluster_id, tuple(endpoints), _as_it_travels(home))
         self.await_true(lambda: self.active >= 0)
         order = RegisterDisks(tuple(map(_registration, self._disks)))
         self._loops[self.active].run(self.controller.register_disks(order))
@@ -359,17 +371,19 @@ def cluster(
     replica_server: Build | None = None,
     listeners: Listeners | None = None,
     ray_token: str | None = None,
+    links: Links | None = None,
 ) -> Iterator[InProcessCluster]:
     """A running cluster of that many logical brokers, of that many disks each, and controllers.
     ``racks``: one per broker.
 
     ``replica_server`` makes the hosts of replicas, where they shall not be plain
     ``ReplicaServer``s. ``listeners`` are those of each broker: any free port of 127.0.0.1 if none
-    are given. ``ray_token``: what Brokers take for the Ray's own. At the end it is stopped, and its
-    temporary folder deleted.
+    are given. ``ray_token``: what Brokers take for the Ray's own. ``links``: the settings of TLS on the
+    links inside; None: as the folder has it. At the end it is stopped, and its temporary folder
+    deleted.
     """
     home = folder or Path(tempfile.mkdtemp(prefix="raylog-"))
-    running = InProcessCluster(home, brokers, controllers, disks, racks, replica_server, listeners, ray_token)
+    running = InProcessCluster(home, brokers, controllers, disks, racks, replica_server, listeners, ray_token, links)
     try:
         running.start()
         yield running
@@ -396,6 +410,11 @@ def _format(folder: Path, brokers: int, disks: int, racks: Sequence[str] | None)
         )
         for path, broker in paths.items()
     ]
+
+
+def _as_it_travels(disk: Disk) -> bytes | SecretInsideTls:
+    secret = disk.link_secret
+    return secret.without_files() if isinstance(secret, SecretInsideTls) else secret
 
 
 def _registration(disk: Disk) -> dict[str, Any]:

@@ -414,7 +414,8 @@ class broker:  # a context manager, named as what it is used for
     127.0.0.1. ``folder`` keeps records and metadata, and a later ``broker`` finds them there.
     Without a folder everything is in memory, and no file is made. ``configs`` are Kafka's configs
     for all brokers, such as ``{"num.partitions": 4}``, or the path of a file of them, a
-    ``server.properties``; its listeners and their settings are left out.
+    ``server.properties``; its listeners, their settings and TLS inside
+    are left out.
     """
 
     def __init__(

@@ -25,7 +25,14 @@ import ssl
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from raylog.errors import ClientTimeoutError, DisconnectedError, ProtocolError, RaylogError
+from raylog.errors import (
+    ClientTimeoutError,
+    ConfigError,
+    DisconnectedError,
+    ProtocolError,
+    RaylogError,
+    SslAuthenticationError,
+)
 from raylog.kafka.context import RequestContext
 from raylog.types import Endpoint
 from raylog.wire import private
@@ -48,7 +55,8 @@ from raylog.wire.frames import (
     passed_on_request,
 )
 from raylog.wire.framing import Buffer, FramedProtocol
-from raylog.wire.handshake import ClientHandshake, HandshakeError, Peer, Secret
+from raylog.wire.handshake import ClientHandshake, HandshakeError, Peer
+from raylog.wire.internal_tls import Secret, security_of_link
 
 logger = logging.getLogger("raylog.wire")
 
@@ -105,7 +113,8 @@ class Connection(FramedProtocol):
         obeys_throttle: bool = False,
         security: ClientSecurity | None = None,
     ) -> Connection:
-        """Connects and shakes hands (``secret`` None: no handshake).
+        """Connects and shakes hands (``secret`` None: no handshake), inside TLS for a secret that
+        says so.
 
         ``expect`` demands one actor and incarnation, ``caller`` says who we are.
         ``borrows_records``: large records in a reply are views of what was read, whose memory they
@@ -120,7 +129,7 @@ class Connection(FramedProtocol):
         expected = Peer(*expect) if isinstance(expect, tuple) else expect
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await connection.connect(security)
+                await (connection.connect(security) if secret is None else connection.connect_inside(secret))
                 if security is not None and security.mechanism is not None:
                     await SaslSession(connection, security).begin()
                 if secret is not None:
@@ -163,6 +172,16 @@ class Connection(FramedProtocol):
                 str(error) if error.errno is None or isinstance(error, socket.gaierror) else os.strerror(error.errno)
             )
             raise DisconnectedError(f"cannot connect to {self.endpoint}: {reason}") from error
+
+    async def connect_inside(self, secret: Secret) -> None:
+        """``connect`` to a process of the cluster whose secret that is. Raises DisconnectedError, and
+        HandshakeError, caused by the SslAuthenticationError, for one that TLS does not accept, or by
+        the ConfigError if this process has no certificates to go by.
+        """
+        try:
+            await self.connect(security_of_link(secret))
+        except (SslAuthenticationError, ConfigError) as error:
+            raise HandshakeError(str(error)) from error
 
     # -------------------------------------------------------------- sending
 
@@ -456,6 +475,8 @@ class Connection(FramedProtocol):
                 raise DisconnectedError(
                     f"{self.endpoint} closed the connection before the handshake was done"
                 ) from None
+            except SslAuthenticationError as error:  # TLS 1.3 refuses a client after its handshake
+                raise HandshakeError(str(error)) from error
             except RaylogError as error:
                 raise HandshakeError(f"{self.endpoint} refused: {error}") from None
             message = handshake.receive(reply)

@@ -9,6 +9,9 @@ from silence.
 | `mute`        | accepted, and no handshake within the time: stopped, overloaded, or the machine died |
 | `unreachable` | no connection within the time, or no route                                           |
 
+Where links have TLS, a process that is stopped before TLS is agreed on is `unreachable`. Certificates
+that one end does not accept say nothing about the other one's life: that is `mute`.
+
 A killed process's listener may accept for an instant, which is why accepting alone proves nothing.
 What the outcomes mean for leadership is the controller's to decide.
 """
@@ -17,13 +20,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from typing import Final, Literal
 
-from raylog.errors import DisconnectedError, RaylogError
+from raylog.errors import ConfigError, DisconnectedError, RaylogError, SslAuthenticationError
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.frames import Entity
-from raylog.wire.handshake import ClientHandshake, Peer, Secret
+from raylog.wire.handshake import ClientHandshake, HandshakeError, Peer
+from raylog.wire.internal_tls import Secret
 
 logger = logging.getLogger("raylog.wire")
 
@@ -50,7 +55,7 @@ async def dial(
     connection = Connection(endpoint, "raylog dial")
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            await connection.connect()
+            await connection.connect_inside(secret)
             await connection.shake_hands(ClientHandshake(secret, cluster_id, expect=Peer(node_id, incarnation)))
             if say is not None:
                 await _ask(connection, say)
@@ -58,6 +63,8 @@ async def dial(
         return "unreachable" if connection.transport is None else "mute"
     except DisconnectedError as error:
         return outcome_of(error)
+    except HandshakeError as error:
+        return "mute" if isinstance(error.__cause__, SslAuthenticationError | ConfigError) else "closed"
     except RaylogError:  # garbage, a stranger, or a neighbour: whoever it is, it is not that process
         return "closed"
     finally:
@@ -79,7 +86,7 @@ def outcome_of(error: DisconnectedError) -> DialOutcome:
     match error.__cause__:
         case ConnectionRefusedError():
             return "refused"
-        case None | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
+        case None | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError() | ssl.SSLEOFError():
             return "closed"
         case _:
             return "unreachable"

@@ -34,13 +34,12 @@ from scramp import ScramClient, ScramException, ScramMechanism
 from scramp.core import ClientStage, ScramServer
 
 from raylog.errors import ProtocolError
+from raylog.wire.internal_tls import Secret, secret_bytes
 from raylog.wire.private import HandshakeMessage, HandshakeReply
 
 MECHANISM: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 4096  # the least that RFC 7677 allows
 _USER: Final = "raylog"
-
-Secret = str | bytes
 
 
 class HandshakeError(ProtocolError):
@@ -68,7 +67,7 @@ class Peer:
 
 def _password(secret: Secret) -> str:
     """The secret as text that SASL's preparation of strings leaves alone."""
-    return (secret.encode() if isinstance(secret, str) else secret).hex()
+    return secret_bytes(secret).hex()
 
 
 def _salt(cluster_id: str) -> bytes:

@@ -166,6 +166,18 @@ def listeners_of_brokers(
     ]
 
 
+def has_tls(texts: Sequence[str], configs: Mapping[str, str]) -> bool:
+    """Whether one of these listeners has TLS. Raises ConfigError."""
+    protocols = protocols_of(configs.get(PROTOCOLS))
+    named = (
+        name
+        for text in texts
+        if text.strip().lower() != NONE
+        for name, _ in _endpoints("listeners", text, lowest_port=0)
+    )
+    return any(name in protocols and protocols[name].has_tls for name in named)
+
+
 def checked(found: list[Listeners | None]) -> list[Listeners | None]:
     """The same, after their certificates and keys were read, which are files of this machine.
     Raises ConfigError, or MissingExtraError where a package is missing that they need.

@@ -34,8 +34,9 @@ from raylog.kafka.chain import Refusal, Stage
 from raylog.kafka.context import INTERNAL
 from raylog.types import ActorIdentity, Endpoint
 from raylog.wire import api_versions, private
+from raylog.wire.certificates import CertificateWatch
 from raylog.wire.frames import API_VERSIONS, RequestHeader, UnsupportedVersionError, known_versions
-from raylog.wire.handshake import Secret
+from raylog.wire.internal_tls import Secret, SecretInsideTls
 from raylog.wire.limits import Limits
 from raylog.wire.ports import Port
 from raylog.wire.request import Handler, Request
@@ -50,7 +51,8 @@ class Server:
     """A listener with a table of handlers.
 
     ``versions`` narrows which versions of an API are spoken (default: all that the codec has).
-    ``secret`` None means that there is no handshake: anybody may connect. ``port`` 0 takes any free
+    ``secret`` None means that there is no handshake: anybody may connect. With one that says so, the
+    port has TLS, and goes by certificates that change (``internal_tls``). ``port`` 0 takes any free
     one; a busy port moves to the next free one with a notice in the log, unless
     ``port_must_match``. ``borrows_records``: large records in a request are views of what was read,
     whose memory they hold. ``undecoded``: APIs whose handlers may do without a decoded body
@@ -88,7 +90,8 @@ class Server:
         refusals: Mapping[int, Refusal] | None = None,
     ) -> None:
         self.handlers = dict(handlers)
-        first = Port(listener, Endpoint(host, port), must_match=port_must_match, ssl=ssl)
+        self._certificates = CertificateWatch()
+        first = self._port(listener, Endpoint(host, port), secret, ssl, must_match=port_must_match)
         self.ports = tuple(ports) or (first,)
         self.listener = self.ports[0].listener
         self.stages = tuple(stages)
@@ -122,6 +125,13 @@ class Server:
         self.claimed_versions = dict(claimed_versions or {})
         self.versions = _served_versions(self.handlers, versions or {})
 
+    def _port(
+        self, listener: str, wanted: Endpoint, secret: Secret | None, ssl: SSLContext | None, *, must_match: bool
+    ) -> Port:
+        if isinstance(secret, SecretInsideTls):
+            return self._certificates.port(listener, wanted, secret.server(), must_match=must_match)
+        return Port(listener, wanted, must_match=must_match, ssl=ssl)
+
     def bind(self) -> Endpoint:
         """Takes the ports; who connects waits for ``start``. Returns the first. Raises ClusterError
         when one can't be had.
@@ -136,6 +146,7 @@ class Server:
         endpoint = self.bind()
         for port in self.ports:
             await port.listen(self._accepted, handshake_timeout_s=self.limits.handshake_timeout_ms / 1000)
+        self._certificates.start()
         if self.is_over:  # it was stopped meanwhile, and nobody will stop it again
             await self.stop()
         return endpoint
@@ -143,7 +154,8 @@ class Server:
     def _accepted(self, port: Port) -> ServerConnection:
         connection: ServerConnection = (port.connection or self._connection)(self)
         connection.listener = port.listener
-        connection.principal_of = None if port.has_sasl else port.principal_of
+        # With a secret, the handshake says who is at the other end.
+        connection.principal_of = None if port.has_sasl or self.secret is not None else port.principal_of
         return connection
 
     def begin(self) -> None:
@@ -180,6 +192,7 @@ class Server:
         read them within ``grace_s``.
         """
         self.is_over = True
+        await self._certificates.stop()
         for port in self.ports:
             await port.close()
         if self._sweeper is not None:

@@ -20,7 +20,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.framing import FramedProtocol
-from raylog.wire.handshake import Peer, Secret
+from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import Secret
 from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.wire")

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from raylog.cli import secure_up
 from raylog.cli.secure_files import SecureFiles
 from raylog.cli.secure_up import make_secure
 from raylog.configs.server_properties import server_properties
+from raylog.disks.link_file import wanted_links
 from raylog.errors import ConfigError
 from raylog.extras import is_installed
 from raylog.wire.listeners import checked, listeners_of
@@ -78,6 +81,19 @@ def test_the_brokers_certificate_is_one_that_a_listener_takes_and_names_its_host
     assert "0.0.0.0" not in text
     verified = ["openssl", "verify", "-x509_strict", "-CAfile", files.authority, files.broker]
     assert subprocess.run(verified, capture_output=True, text=True).returncode == 0
+
+
+@ours
+def test_links_inside_have_tls_by_the_same_certificate(tmp_path: Path) -> None:
+    files, _, told = settings(tmp_path)
+    assert told.link_configs["ssl.keystore.location"] == str(files.broker)
+    assert told.link_configs["ssl.truststore.location"] == str(files.authority)
+    assert wanted_links(told, "127.0.0.1") == tuple(sorted(told.link_configs.items()))
+    with pytest.raises(ConfigError, match=r"name 10\.0\.0\.7"):
+        wanted_links(told, "10.0.0.7")
+    plain = server_properties({"security.inter.broker.protocol": "PLAINTEXT"})
+    with pytest.raises(ConfigError, match=r"leave security\.inter\.broker\.protocol out, or --secure"):
+        settings(tmp_path, configs=plain)
 
 
 @ours
@@ -231,6 +247,25 @@ def test_nobody_comes_in_without_the_password(secured: Secured) -> None:
     assert listed.returncode == 0 and listed.stdout.strip() == "", "what she may not describe is left out"
     denied = secured.raylog("topics", "create", "hers", "--command-config", str(file))
     assert denied.returncode != 0 and "AUTHORIZATION_FAILED" in denied.stderr.upper().replace(" ", "_")
+
+
+@pytest.mark.ray
+def test_links_inside_have_tls_and_whoever_trusts_the_authority_comes_in(secured: Secured) -> None:
+    disk = secured.folder / "broker-0"
+    controllers = next(
+        line.partition("=")[2]
+        for line in (disk / "meta.properties").read_text().splitlines()
+        if line.startswith("controllers=")
+    )
+    host, _, port = controllers.split(",")[0].rpartition(":")
+    trusting = ssl.create_default_context(cafile=str(secured.folder / "security" / "authority.pem"))
+    with socket.create_connection((host, int(port)), timeout=60) as plain:
+        assert trusting.wrap_socket(plain, server_hostname=host).version() in ("TLSv1.2", "TLSv1.3")
+    file = secured.folder / "inside.properties"
+    client = (secured.folder / "security" / "client.properties").read_text()
+    file.write_text(client + f"cluster.secret={(disk / 'cluster.secret').read_text()}")
+    listed = secured.raylog("topics", "list", "--command-config", str(file))
+    assert listed.returncode == 0 and "Going to the cluster's processes directly" in listed.stderr, listed.stderr
 
 
 @pytest.mark.ray

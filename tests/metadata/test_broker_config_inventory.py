@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from raylog.configs.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS
+from raylog.configs.link_configs import LINK_CONFIGS
 from raylog.configs.listener_configs import LISTENER_CONFIGS
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.server_properties import ADVERTISED, AS_IT_IS, LISTENERS, RACK, UNITS, without_effect
@@ -44,6 +45,7 @@ TAKEN = {
     RACK,
     *AS_IT_IS,
     *LISTENER_CONFIGS,
+    *LINK_CONFIGS,
     *(config.name for units in UNITS.values() for config, _ in units),
 }
 

@@ -39,10 +39,11 @@ def broker_configs() -> str:
 
 
 def listener_configs() -> str:
+    from raylog.configs.link_configs import LINK_CONFIGS
     from raylog.configs.listener_configs import LISTENER_CONFIGS
 
     rows = ["| config | default | |", "|---|---|---|"]
-    for name, config in LISTENER_CONFIGS.items():
+    for name, config in {**LISTENER_CONFIGS, **LINK_CONFIGS}.items():
         secret = "; secret" if config.is_secret else ""
         rows.append(f"| `{name}` | {config.default or '(empty)'} | {config.meaning}{secret} |")
     return "\n".join(rows)

@@ -18,6 +18,7 @@ import pytest
 
 from raylog.types import ActorIdentity, Endpoint
 from raylog.wire import dial as dial_module
+from raylog.wire.client_security import ClientSecurity
 from raylog.wire.connection import Connection
 from raylog.wire.dial import DIAL_TIMEOUT_MS, dial
 from raylog.wire.server import Server
@@ -52,8 +53,8 @@ async def dial_from_the_connection_on(endpoint: Endpoint, monkeypatch: pytest.Mo
         return limits[-1][1]
 
     class Dialling(Connection):
-        async def connect(self) -> None:
-            await super().connect()
+        async def connect(self, security: ClientSecurity | None = None) -> None:
+            await super().connect(security)
             seconds, limit = limits[-1]
             limit.reschedule(loop.time() + seconds)
 

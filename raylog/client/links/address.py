@@ -6,7 +6,8 @@ and Spark executors. It names the cluster for people (``name``, ``namespace``), 
 (``cluster_id``) and says where the controllers listened when it was made (``bootstrap``). Endpoints
 may go stale: a handle tries each of them, learns newer ones from the answers and, where no
 controller answers, asks the servers that it has heard of. The secret proves membership in the
-handshake (it is never sent) and never shows in ``repr``.
+handshake (it is never sent) and never shows in ``repr``. Where links inside have TLS, what that needs
+goes with the secret (``wire.internal_tls``).
 
 Who does not know the secret is outside, as every Kafka client is: its address has None in that
 place, and ``bootstrap`` lists listeners of brokers. Its clients do what Kafka's protocol allows, and
@@ -23,6 +24,7 @@ from raylog.errors import ConfigError
 from raylog.types import Endpoint
 from raylog.version import VERSION
 from raylog.wire.client_security import ClientSecurity
+from raylog.wire.internal_tls import Secret
 
 
 def not_from_outside(what: str) -> ConfigError:
@@ -45,7 +47,7 @@ class ClusterAddress:
     namespace: str
     cluster_id: str
     bootstrap: tuple[Endpoint, ...]
-    secret: bytes | None = field(repr=False)
+    secret: Secret | None = field(repr=False)
     security: ClientSecurity | None = field(default=None, repr=False)
     """What the listeners ask for; None: they are PLAINTEXT. Only without ``secret``."""
 

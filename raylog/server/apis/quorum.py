@@ -13,17 +13,17 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.disks.disk import decode_id
+from raylog.kafka.context import CONTROLLER, CONTROLLER_WITH_TLS
 from raylog.kafka.refusal import refusal
 from raylog.kafka.table import DESCRIBE_QUORUM
 from raylog.server.apis.entities import build, module_of, response_class
 from raylog.types import Endpoint
 
 TOPIC = "__cluster_metadata"
-LISTENER = "CONTROLLER"
 
 
-def entity(request: Any, version: int, quorum: dict[str, Any]) -> Any:
-    """``quorum`` as ``quorum_status`` gives it."""
+def entity(request: Any, version: int, quorum: dict[str, Any], *, has_tls: bool = False) -> Any:
+    """``has_tls``: whether controllers speak TLS. ``quorum`` as ``quorum_status`` gives it."""
     if not quorum["told_by"]["is_active"]:
         return refusal(
             DESCRIBE_QUORUM,
@@ -78,11 +78,11 @@ def entity(request: Any, version: int, quorum: dict[str, Any]) -> Any:
         error_code=ErrorCode.none,
         error_message=None,
         topics=topics,
-        nodes=_nodes(module, quorum) if version >= 2 else (),
+        nodes=_nodes(module, quorum, CONTROLLER_WITH_TLS if has_tls else CONTROLLER) if version >= 2 else (),
     )
 
 
-def _nodes(module: Any, quorum: dict[str, Any]) -> tuple[Any, ...]:
+def _nodes(module: Any, quorum: dict[str, Any], listener: str) -> tuple[Any, ...]:
     found = {}
     for each in quorum["voters"] + quorum["observers"]:
         if each["endpoint"] is not None:
@@ -90,7 +90,7 @@ def _nodes(module: Any, quorum: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(
         module.Node(
             node_id=broker,
-            listeners=(module.Listener(name=LISTENER, host=endpoint.host, port=endpoint.port),),
+            listeners=(module.Listener(name=listener, host=endpoint.host, port=endpoint.port),),
         )
         for broker, endpoint in sorted(found.items())
     )

@@ -24,7 +24,7 @@ logger = logging.getLogger("raylog.broker")
 
 LOOK_S: Final = 1.0
 
-_Stamp = tuple[tuple[int, int, int] | None, ...]
+Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class CertificateWatch:
@@ -32,12 +32,21 @@ class CertificateWatch:
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
-        self._watched: list[tuple[Port, TlsConfig, _Stamp]] = []
+        self._watched: list[tuple[Port, TlsConfig, Stamp]] = []
 
-    def port(self, listener: str, wanted: Endpoint, tls: TlsConfig, *, has_sasl: bool) -> Port:
+    def port(
+        self, listener: str, wanted: Endpoint, tls: TlsConfig, *, has_sasl: bool = False, must_match: bool = False
+    ) -> Port:
         """A port with TLS. Raises ConfigError if its files can't be used."""
-        stamp = _stamp(tls.files)  # before they are read: a change meanwhile is one
-        port = Port(listener, wanted, ssl=tls.context(), principal_of=tls.principal_of, has_sasl=has_sasl)
+        stamp = stamp_of(tls.files)  # before they are read: a change meanwhile is one
+        port = Port(
+            listener,
+            wanted,
+            must_match=must_match,
+            ssl=tls.context(),
+            principal_of=tls.principal_of,
+            has_sasl=has_sasl,
+        )
         if tls.files:
             self._watched.append((port, tls, stamp))
         return port
@@ -54,11 +63,11 @@ class CertificateWatch:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _watch(self, watched: list[tuple[Port, TlsConfig, _Stamp]]) -> None:
+    async def _watch(self, watched: list[tuple[Port, TlsConfig, Stamp]]) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
             for index, (port, tls, before) in enumerate(watched):
-                found = await asyncio.to_thread(_stamp, tls.files)
+                found = await asyncio.to_thread(stamp_of, tls.files)
                 if found != before:
                     watched[index] = (port, tls, found)
                     await _reload(port, tls)
@@ -73,7 +82,7 @@ async def _reload(port: Port, tls: TlsConfig) -> None:
     logger.info("listener %s goes by its new certificates", port.listener)
 
 
-def _stamp(files: Sequence[Path]) -> _Stamp:
+def stamp_of(files: Sequence[Path]) -> Stamp:
     """What tells whether a file is another one than before."""
     found: list[tuple[int, int, int] | None] = []
     for file in files:
