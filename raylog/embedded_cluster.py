@@ -47,6 +47,11 @@ from raylog.wire.internal_tls import check_links
 from raylog.wire.listeners import Listeners
 from raylog.wire.private import RegisterDisks
 
+OTHER_LISTENERS = (
+    "the cluster runs with other listeners: shut it down before they are changed, or change them broker by broker, with "
+    "`raylog node resources`"
+)
+
 
 def init(
     folder: str | Path = DEFAULT_FOLDER,
@@ -175,7 +180,7 @@ def start_cluster(
 def _check_unchanged(disks: Sequence[Disk], wanted: Sequence[Listeners | None], links: Links | None) -> None:
     """Raise ClusterError if a running cluster would need other listeners, or other TLS inside."""
     if any(differs(disk, wanted) for disk in disks):
-        raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
+        raise ClusterError(OTHER_LISTENERS)
     if links is not None and any(disk.links != links for disk in disks):
         raise ClusterError("the cluster runs with other TLS inside: shut it down before that is changed")
 

@@ -245,10 +245,14 @@ class Router:
                     oauth_config.URL,
                 )
 
-    async def stop(self, *, grace_s: float = 1.0) -> None:
-        """Close the listener and everything behind it."""
+    async def stop(self, *, grace_s: float = 1.0, ends_moved: bool = False) -> None:
+        """Close the listener and everything behind it. ``ends_moved``: connections that have moved
+        to hosts end, too, with their next request.
+        """
         self._arrivals.close()
         await self.server.stop(grace_s=grace_s)
+        if ends_moved:
+            self._moves.revoke()
         self._moves.close()
         self._owners.close()
         self._link.close()

@@ -11,7 +11,9 @@ have lost the controller where it is. The outside ones are for every Kafka clien
 and they begin to answer with the first whole image that the session brings. With the controller
 away they go on answering from the copy of it. The process also watches for the notice that its node
 is about to be taken away, and passes it on to the controller, and it reloads certificates that
-change (``wire.certificates``).
+change (``wire.certificates``). When its disk names other listeners (``listener_watch``), it ends:
+the controller starts another process in its place, which has them.
+
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
 from raylog.security.protocols import AdvertisedListener
 from raylog.server.disk_watch import DiskWatch
+from raylog.server.listener_watch import ListenerWatch
 from raylog.server.lock_wait import once_unlocked
 from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
@@ -47,6 +50,7 @@ from raylog.wire.server import Server
 logger = logging.getLogger("raylog.broker")
 
 NOTICE_POLL_S = 0.5  # leaders have left within a second of the notice
+OTHER_LISTENERS = "its disk names other listeners"
 
 
 class BrokerServer:
@@ -97,20 +101,13 @@ class BrokerServer:
         self._advertised: tuple[AdvertisedListener, ...] = ()
         self._answering: asyncio.Task[None] | None = None
         self.router: Router | None = None
+        self._listener_watch = (
+            ListenerWatch(Path(spec.disk), self._disk.listeners, self._begin_anew) if listeners is None else None
+        )
         self._certificates = CertificateWatch()
         self._ports = [self._port(each, ray_token) for each in self._listeners.each]
         if self._ports:
-            self.router = Router(
-                broker_id=broker_of(spec.node_id),
-                caller=Peer(spec.node_id, spec.incarnation),
-                secret=self._disk.link_secret,
-                cluster_id=self._disk.cluster_id,
-                ports=self._ports,
-                image=self._image,
-                controller=self._session.controller,
-                limits=limits,
-                stages=stages,
-            )
+            self.router = self._router(limits, stages)
 
     async def start(self) -> Endpoint:
         """Lock the disk, waiting for a predecessor that is still dying; listen; look for the
@@ -132,6 +129,8 @@ class BrokerServer:
                 tokens.start()
         self._tell_who_may_come()
         self._session.start()
+        if self._listener_watch is not None:
+            self._listener_watch.start()
         if self._ask_notice is not None:
             self._watch = asyncio.create_task(self._await_notice(self._ask_notice))
         return self._endpoint
@@ -178,6 +177,19 @@ class BrokerServer:
     def _tokens(self) -> list[BearerTokens]:
         return [port.tokens for port in self._ports if port.tokens is not None]
 
+    def _router(self, limits: Limits | None, stages: Sequence[Stage]) -> Router:
+        return Router(
+            broker_id=broker_of(self._spec.node_id),
+            caller=Peer(self._spec.node_id, self._spec.incarnation),
+            secret=self._disk.link_secret,
+            cluster_id=self._disk.cluster_id,
+            ports=self._ports,
+            image=self._image,
+            controller=self._session.controller,
+            limits=limits,
+            stages=stages,
+        )
+
     def _port(self, listener: NamedListener, ray_token: str | None) -> Port:
         tls, oauth = self._listeners.tls_of(listener), self._listeners.oauth_of(listener)
         if tls is None:
@@ -204,9 +216,11 @@ class BrokerServer:
     async def stop(self, reason: str = "stopped") -> None:
         if self._watch is not None:
             self._watch.cancel()
+        if self._listener_watch is not None:
+            await self._listener_watch.stop()
         await self._disks.stop()
         await self._session.stop()
-        await self._close_router(grace_s=1.0)
+        await self._close_router(grace_s=1.0, ends_moved=reason == OTHER_LISTENERS)
         await self._server.stop()
         if self._lock is not None:
             self._lock.release()
@@ -215,6 +229,8 @@ class BrokerServer:
 
     async def crash(self) -> None:
         """End as a SIGKILL would, for clusters in one process."""
+        if self._listener_watch is not None:
+            await self._listener_watch.stop()
         await self._disks.stop()
         await self._session.stop()
         await self._close_router(grace_s=0)
@@ -222,14 +238,18 @@ class BrokerServer:
         if self._lock is not None:
             self._lock.release()
 
-    async def _close_router(self, *, grace_s: float) -> None:
+    async def _close_router(self, *, grace_s: float, ends_moved: bool = False) -> None:
         await self._certificates.stop()
         for tokens in self._tokens:
             await tokens.stop()
         if self._answering is not None:
             self._answering.cancel()
         if self.router is not None:
-            await self.router.stop(grace_s=grace_s)
+            await self.router.stop(grace_s=grace_s, ends_moved=ends_moved)
+
+    def _begin_anew(self) -> None:
+        logger.info("%s: another process takes this one's place", OTHER_LISTENERS)
+        self._exiting = asyncio.get_running_loop().create_task(self.stop(OTHER_LISTENERS))
 
     def _image(self) -> MetadataImage:
         assert self._copy.image is not None, "the outside listener answers from the first image on"
