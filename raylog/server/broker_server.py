@@ -13,7 +13,6 @@ away they go on answering from the copy of it. The process also watches for the 
 is about to be taken away, and passes it on to the controller, and it reloads certificates that
 change (``wire.certificates``). When its disk names other listeners (``listener_watch``), it ends:
 the controller starts another process in its place, which has them.
-
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Final
 from raylog.disks.disk import META_FILE, read_disk
 from raylog.disks.listener_file import LISTENERS_FILE
 from raylog.errors import RaylogError
-from raylog.listener.certificates import Stamp, stamp_of
+from raylog.wire.certificates import Stamp, stamp_of
 from raylog.wire.listeners import Listeners, checked
 
 logger = logging.getLogger("raylog.broker")
