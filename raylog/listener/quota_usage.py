@@ -8,15 +8,22 @@ when there are many, because client ids are the clients' own words.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from raylog.kafka.context import RequestContext
-from raylog.metadata.image import MetadataImage
 from raylog.security.quota_rates import WINDOW_MS, WINDOWS, Rate, TokenBucket, burst_of
 from raylog.security.quotas import CONNECTION_CREATION_RATE, CONTROLLER_MUTATION_RATE, AppliedQuota, ClientQuotas
 
 ACCOUNTS_KEPT: Final = 4_096
 CLIENTS_KNOWN_MAX: Final = 4_096
+
+
+class HasQuotas(Protocol):
+    """Such as a ``MetadataImage``."""
+
+    @property
+    def quotas(self) -> ClientQuotas: ...
+
 
 _Place = tuple[str, str | None, str | None]
 Kept = TypeVar("Kept")
@@ -55,7 +62,7 @@ class Account:
 class QuotaUsage:
     """``image`` returns the current copy; ``now_ms`` a clock that does not go back."""
 
-    def __init__(self, image: Callable[[], MetadataImage], now_ms: Callable[[], int]) -> None:
+    def __init__(self, image: Callable[[], HasQuotas], now_ms: Callable[[], int]) -> None:
         self._image = image
         self.now_ms = now_ms
         self._quotas = ClientQuotas()

@@ -22,9 +22,9 @@ closed after a while, at most a window (KIP-612).
 A first batch that is larger than that is sent if nothing else counts at that time. Kafka would
 withhold it for ever.
 
-Follower fetches, and raylog's own clients, do not come through a listener and are not counted. What
-is counted is this Broker's; a connection whose client has a quota does not move to a host
-(``raylog.listener.moves``).
+Follower fetches, and raylog's own clients inside the cluster, do not come through a listener and are
+not counted here (``raylog.server.program_quotas`` counts the latter). What is counted is this
+Broker's; a connection whose client has a quota does not move to a host (``raylog.listener.moves``).
 """
 
 from __future__ import annotations

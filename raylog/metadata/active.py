@@ -89,7 +89,7 @@ from raylog.metadata.partitions.reassignment_decisions import Reassignments
 from raylog.metadata.partitions.topic_decisions import Planner
 from raylog.metadata.producer_ids import ProducerIds
 from raylog.metadata.questions import Questions
-from raylog.metadata.records import BROKERS_CONFIGS, DiskRegistered, RemovalConfirmed, RemovalPending, TopicDeleted
+from raylog.metadata.records import SHAPES_SETTINGS, DiskRegistered, RemovalConfirmed, RemovalPending, TopicDeleted
 from raylog.metadata.requests import (
     AllocateProducerIds,
     AlterReassignments,
@@ -247,7 +247,7 @@ class ActiveController:
         """The quorum has committed that decision, the next one in order: tell the world."""
         decision = self._ledger.commit(sequence)
         touched = self._announcements.touched(decision.records)
-        if any(isinstance(record, BROKERS_CONFIGS) for record in decision.records):
+        if any(isinstance(record, SHAPES_SETTINGS) for record in decision.records):
             self._follow_settings(now_ms)
         self._effects += self._announcements.copy_rates(decision.records)
         self._effects += self._announcements.changes(decision.records)
@@ -318,7 +318,7 @@ class ActiveController:
                     self._wake_waiting(id)
 
     def _follow_settings(self, now_ms: int) -> None:
-        """A config of brokers was committed: it holds for this controller and for every process."""
+        """A config of brokers or a quota was committed: it holds for this controller and for every process."""
         before = self._settings.now
         self._settings.follow(self.committed)
         if self._settings.now.session_timeout_ms != before.session_timeout_ms:

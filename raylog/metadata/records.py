@@ -426,7 +426,8 @@ Record = (
 """In the order in which a snapshot has them: each kind after those that it names."""
 
 KINDS: tuple[type[Record], ...] = get_args(Record)
-BROKERS_CONFIGS = StaticConfigsChanged | BrokerConfigChanged  # what settings follow
+BROKERS_CONFIGS = StaticConfigsChanged | BrokerConfigChanged
+SHAPES_SETTINGS = BROKERS_CONFIGS | ClientQuotaSet | ClientQuotaRemoved
 
 _PACKING = Packing("metadata record", KINDS, {ActorRegistered: 2, ActorDied: 2, HostPlanned: 2})
 

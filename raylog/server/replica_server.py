@@ -102,6 +102,7 @@ from raylog.server.file_limit import raise_file_limit
 from raylog.server.hosted_coordinators import COORDINATED_TOPICS, HostedCoordinators
 from raylog.server.leader_links import LeaderLinks
 from raylog.server.log_threads import LogThreads
+from raylog.server.program_quotas import ProgramQuotas
 from raylog.server.replica_effects import carry_out
 from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
@@ -124,9 +125,7 @@ def _as_it_is(reply: Any) -> Any:
 
 
 class _Inside:
-    """Somebody of this process who waits for a reply as the machine gives it, in the place of a
-    request of the wire.
-    """
+    """Waits in this process for a reply as the machine gives it, in the place of a request of the wire."""
 
     __slots__ = ("reply",)
 
@@ -198,6 +197,7 @@ class ReplicaServer:
             stages=stages,
             versions=apis.versions,
         )
+        self._quotas = ProgramQuotas(self._server)
 
     def _questions(self) -> TransactionQuestions:
         return TransactionQuestions(
@@ -587,6 +587,7 @@ class ReplicaServer:
     def _configured(self, given: ConfigsGiven) -> None:
         self._driver.handle(given)
         self.door.configured(self._host.context.config)
+        self._quotas.follow(given.configs)
 
     def _assigned(self, assignments: Iterable[Assignment]) -> None:
         events = []

@@ -13,11 +13,13 @@ from functools import lru_cache
 
 from raylog.configs import topic_configs
 from raylog.configs.broker_config import ReadBy
-from raylog.configs.broker_configs import BROKER_CONFIGS
+from raylog.configs.broker_configs import BROKER_CONFIGS, QUOTA_WINDOW, QUOTA_WINDOWS, number
 from raylog.configs.topic_configs import BROKER_NAMES, TOPIC_CONFIGS, Value
 from raylog.metadata.configuration.config_requests import DescribedSynonym
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from raylog.security import told_quotas
+from raylog.security.quota_rates import WINDOW_MS, WINDOWS
 
 _COORDINATED = {OFFSETS_TOPIC: ReadBy.GROUPS, TRANSACTIONS_TOPIC: ReadBy.TRANSACTIONS}
 _GO_WITH_LOGS = (*_COORDINATED.values(), ReadBy.CLEANER, ReadBy.LOGS)
@@ -71,7 +73,7 @@ def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[st
 
 def of_host(image: MetadataImage, broker_id: int) -> tuple[tuple[str, str], ...]:
     """The configs of processes that hold replicas which are set for a broker, its own before those
-    for all; by name.
+    for all, and the quotas that these processes count; by name.
     """
     values: dict[str, str] = {}
     for named in (None, broker_id):
@@ -79,7 +81,19 @@ def of_host(image: MetadataImage, broker_id: int) -> tuple[tuple[str, str], ...]
             config = BROKER_CONFIGS.get(name)
             if config is not None and config.read_by is ReadBy.HOSTS:
                 values[name] = value
+    quotas = _quotas_of_host(image, broker_id)
+    if quotas is not None:
+        values[told_quotas.SETTING] = quotas
     return tuple(sorted(values.items()))
+
+
+def _quotas_of_host(image: MetadataImage, broker_id: int) -> str | None:
+    """Those that processes count themselves, as a text; None if there are none."""
+    if not image.quotas.has(*told_quotas.KEYS):
+        return None
+    windows = number(image.broker_configs, broker_id, QUOTA_WINDOWS, default=WINDOWS)
+    seconds = number(image.broker_configs, broker_id, QUOTA_WINDOW, default=WINDOW_MS // 1_000)
+    return told_quotas.as_text(image.quotas, windows, seconds * 1_000)
 
 
 def of_topic(image: MetadataImage, topic: Topic, name: str) -> str:

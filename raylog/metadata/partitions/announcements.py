@@ -184,12 +184,16 @@ class Announcements:
         )
 
     def settings(self) -> list[SendFrame]:
-        """Configs of brokers have changed: the settings of each connected process that are others
-        now.
+        """Configs of brokers, or quotas, have changed: the settings of each connected process that
+        are others now.
         """
         frames = []
+        of_broker: dict[int, SettingsChanged] = {}
         for session in self._sessions.all():
-            settings = self.settings_of(session.node_id)
+            broker_id = broker_of(session.node_id)
+            settings = of_broker.get(broker_id)
+            if settings is None:
+                settings = of_broker[broker_id] = self.settings_of(session.node_id)
             if settings != session.settings:
                 session.settings = settings
                 frames.append(SendFrame(session.session_id, settings))
