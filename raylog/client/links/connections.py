@@ -28,6 +28,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.client.links.address import ClusterAddress, not_from_outside
+from raylog.client.links.job import default_client_id
 from raylog.client.links.link_config import LinkConfig
 from raylog.clock import clock_of
 from raylog.errors import (
@@ -152,7 +153,7 @@ class Connections:
                 endpoint,
                 secret=self._address.secret,
                 cluster_id=self._address.cluster_id,
-                client_id=config.client_id or "raylog",
+                client_id=config.client_id or default_client_id(),
                 timeout_ms=int(timeout_ms),
                 borrows_records=self._borrows_records,
                 obeys_throttle=True,
