@@ -1,9 +1,9 @@
 """The settings of a broker's listeners, under Kafka's names. A start takes them; they are kept on the
 disks of the broker, for its owner's eyes only, and are not among the configs that clients see.
 
-Each of ``sasl.oauthbearer.*`` and ``ssl.*`` may have ``listener.name.<name>.`` in front, with the listener's name in lower case;
-it then goes before the plain one for that listener. ``raylog.wire.oauth_config`` and ``raylog.wire.tls``
-read them.
+Each of ``plain.*``, ``sasl.oauthbearer.*`` and ``ssl.*`` may have ``listener.name.<name>.`` in front, with the listener's name in
+lower case; it then goes before the plain one for that listener. ``raylog.wire.oauth_config``, ``raylog.wire.tls`` and
+``plain_users`` read them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from raylog.configs.properties import resolved
+from raylog.errors import ConfigError
+from raylog.security.jaas import JaasError
+from raylog.security.plain_users import PlainUsers
+
 PROTOCOLS = "listener.security.protocol.map"
 PREFIX = "listener.name."
+PLAIN_USERS = "plain.sasl.jaas.config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,12 @@ class ListenerConfig:
 LISTENER_CONFIGS: Mapping[str, ListenerConfig] = {
     PROTOCOLS: ListenerConfig(
         "each protocol by its own name", "the security protocol of each listener: `NAME:PROTOCOL`, a comma list"
+    ),
+    PLAIN_USERS: ListenerConfig(
+        "those of `raylog users`",
+        'users of PLAIN as Kafka\'s PlainLoginModule has them, `user_NAME="PASSWORD"`; files that `${file:…}` names are read '
+        "again when they change",
+        is_secret=True,
     ),
     "sasl.oauthbearer.clock.skew.seconds": ListenerConfig(
         "30", "how far the clocks of the issuer and of the broker may differ"
@@ -97,3 +109,25 @@ def is_listener_config(name: str) -> bool:
         _, _, rest = name.removeprefix(PREFIX).partition(".")
         return rest != PROTOCOLS and rest in LISTENER_CONFIGS
     return name in LISTENER_CONFIGS
+
+
+def names_plain_users(name: str) -> bool:
+    """Whether it is the setting of a listener's own users of PLAIN."""
+    return is_listener_config(name) and (name == PLAIN_USERS or name.endswith(f".{PLAIN_USERS}"))
+
+
+def plain_users(name: str, text: str) -> PlainUsers:
+    """The users that the setting of that name and text says now. Reads the files that it refers to.
+    Raises ConfigError, which holds no password.
+    """
+    try:
+        return PlainUsers.of(resolved(name, text))
+    except JaasError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def check_plain_users(settings: Mapping[str, str]) -> None:
+    """Whether the settings that name users of PLAIN do. Raises ConfigError."""
+    for name, text in settings.items():
+        if names_plain_users(name):
+            plain_users(name, text)

@@ -44,11 +44,19 @@ def read_properties(path: Path) -> dict[str, str]:
         raise ConfigError(f"{path} is no properties file: {error}") from None
 
 
-def resolved(name: str, text: str) -> str:
-    """The value of the config ``name`` with what its references stand for. Raises ConfigError for a
-    reference that leads nowhere.
+def resolved(name: str, text: str, *, keeps_files: bool = False) -> str:
+    """The value of the config ``name`` with what its references stand for. ``keeps_files``: those to
+    files stay, with the whole path. Raises ConfigError for a reference that leads nowhere.
     """
-    return _REFERENCE.sub(lambda match: _referred(f"{name}={match.group()}", match.group(1)), text)
+
+    def put(match: re.Match[str]) -> str:
+        value = _referred(f"{name}={match.group()}", match.group(1))
+        if not keeps_files or not match.group(1).startswith("file:"):
+            return value
+        path, _, entry = match.group(1).removeprefix("file:").rpartition(":")
+        return f"${{file:{Path(path).absolute()}:{entry}}}"
+
+    return _REFERENCE.sub(put, text)
 
 
 def _referred(where: str, reference: str) -> str:

@@ -6,6 +6,7 @@ A name that is neither here nor in ``broker_configs`` is nobody's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 _THREADS = "raylog has no pools of threads of that kind: each server is an event loop"
@@ -17,7 +18,15 @@ _PYTHONS_TLS = "TLS is Python's and OpenSSL's, which have no such setting"
 _CONNECTIONS = "connections are limited for a broker as a whole (max.connections), and for each address alike (max.connections.per.ip)"
 _METRICS = "there is no JMX reporter"
 _QUOTAS = "copies between disks are throttled as replication is: by leader.replication.throttled.rate and its like"
-_USERS = "users and passwords are those of `raylog users`, for PLAIN too"
+_USERS = (
+    "users and passwords are those of `raylog users`; a listener may have users of PLAIN of its own, "
+    "by listener.name.NAME.plain.sasl.jaas.config"
+)
+_OF_MECHANISM = re.compile(r"listener\.name\.[^.]+\.(gssapi|oauthbearer|plain|scram-sha-256|scram-sha-512)\.(sasl\..*)")
+_CHECKED_BY = {
+    "oauthbearer": "a listener verifies tokens by sasl.oauthbearer.* (or listener.name.NAME.sasl.oauthbearer.*)",
+    "plain": "PLAIN knows the users of `raylog users`, or those of listener.name.NAME.plain.sasl.jaas.config",
+}
 _KERBEROS = "Kerberos is not spoken: use SCRAM-SHA-512, whose users `raylog users` keeps"
 _SASL = (
     "only sasl.enabled.mechanisms, sasl.oauthbearer.*, connections.max.reauth.ms and "
@@ -161,4 +170,19 @@ def reason_for(name: str) -> str | None:
     """Why raylog refuses that config of Kafka's brokers; None if it is not one of these."""
     if name in REFUSED:
         return REFUSED[name]
+    of_mechanism = _OF_MECHANISM.fullmatch(name)
+    if of_mechanism is not None and of_mechanism.groups() != ("plain", "sasl.jaas.config"):
+        return _reason_of_mechanism(*of_mechanism.groups())
     return next((why for known, why in REFUSED.items() if known[-1] == "*" and name.startswith(known[:-1])), None)
+
+
+def _reason_of_mechanism(mechanism: str, name: str) -> str:
+    """Why a listener's setting ``name`` of one mechanism is refused."""
+    if mechanism == "gssapi":
+        return _KERBEROS
+    checked_by = _CHECKED_BY.get(mechanism, "users of SCRAM are those of `raylog users`")
+    return (
+        f"there is no login module: {checked_by}"
+        if name == "sasl.jaas.config"
+        else f"there are no such classes: {checked_by}"
+    )

@@ -22,9 +22,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raylog.configs.broker_configs import for_all_brokers
+from raylog.configs.broker_configs import BROKER_CONFIGS, for_all_brokers
 from raylog.configs.link_configs import IDENTIFICATION, take_link_configs
-from raylog.configs.listener_configs import is_listener_config
+from raylog.configs.listener_configs import check_plain_users, is_listener_config, names_plain_users
+
 from raylog.configs.properties import read_properties, resolved
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.topic_configs import INT_MAX, ConfigValueType, TopicConfig
@@ -152,10 +153,13 @@ def merged(files: Sequence[Path], values: Mapping[str, str]) -> ServerProperties
                 raise ConfigError(f"{name} is in {places[name]} and in {file}: keep one of them")
             places[name], said[name] = file, value
     try:
-        told = _sorted({name: resolved(name, value) for name, value in {**said, **values}.items()})
+        every = {**said, **values}
+        told = _sorted(
+            {name: resolved(name, value, keeps_files=names_plain_users(name)) for name, value in every.items()}
+        )
         return replace(told, is_given=bool(files or values))
     except ConfigError as error:
-        named = re.match(r"'?([\w.]+)", str(error))
+        named = re.match(r"'?([\w.-]+)", str(error))
         if named is None or named.group(1) in values or named.group(1) not in places:
             raise
         raise ConfigError(f"{places[named.group(1)]}: {error}") from None
@@ -174,6 +178,10 @@ def _sorted(said: Mapping[str, str]) -> ServerProperties:
             del left[name]
         elif is_listener_config(name):
             of_listeners[name] = left.pop(name)
+        elif (of_all := _of_all_listeners(name)) is not None:
+            raise ConfigError(
+                f"{name} is refused: {of_all} holds for all listeners alike, so set it without listener.name"
+            )
         elif name == RACK:
             raise ConfigError(f"{name} is refused: racks are said by --rack or racks=[…], one for each broker")
         elif name in AS_IT_IS:
@@ -185,7 +193,15 @@ def _sorted(said: Mapping[str, str]) -> ServerProperties:
         elif (reason := without_effect(name)) is not None:
             del left[name]
             notices.append(f"{name} has no effect: {reason}")
+    check_plain_users(of_listeners)
     return ServerProperties(for_all_brokers(left), listeners, advertised, of_listeners, tuple(notices), of_links)
+
+
+
+def _of_all_listeners(name: str) -> str | None:
+    """The config that a setting of one listener would narrow, where raylog has it for all alone."""
+    found = re.fullmatch(r"listener\.name\.[^.]+\.(.+)", name)
+    return found[1] if found is not None and found[1] in BROKER_CONFIGS else None
 
 
 def without_effect(name: str) -> str | None:

@@ -104,7 +104,7 @@ class Router:
         self._sasl = SaslAuthenticator(lambda: self._routes.image.credentials, key=secret_bytes(secret))
         for port in ports:
             if port.has_sasl:
-                port.connection = bound(self._sasl.connection, tokens=port.tokens)
+                port.connection = bound(self._sasl.connection, tokens=port.tokens, logins=port.logins)
         budget = ResponseBudget(lambda: self.server)
         fetches = Fetches(
             self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed

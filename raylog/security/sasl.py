@@ -214,14 +214,7 @@ class PlainExchange:
 
     def receive(self, token: bytes) -> Step:
         """What is to be checked. Raises AuthenticationError."""
-        try:
-            authzid, user, password = token.decode().split("\0")
-        except ValueError:  # not three texts, or not UTF-8
-            raise AuthenticationError("a message that is not PLAIN's") from None
-        if not user or not password:
-            raise AuthenticationError("no name or no password")
-        if authzid not in ("", user):
-            raise AuthenticationError("it asks for another user's rights")
+        user, password = plain_message(token)
         first = next((each for each in ScramMechanism if (user, each) in self._credentials), None)
         mechanism = first or ScramMechanism.SCRAM_SHA_256
         credential = self._credentials[user, mechanism] if first else self._nobody.credential(user, mechanism)
@@ -233,6 +226,19 @@ class PlainExchange:
 
 
 Exchange = ScramExchange | PlainExchange
+
+
+def plain_message(token: bytes) -> tuple[str, str]:
+    """The name and the password of PLAIN's only message. Raises AuthenticationError."""
+    try:
+        authzid, user, password = token.decode().split("\0")
+    except ValueError:  # not three texts, or not UTF-8
+        raise AuthenticationError("a message that is not PLAIN's") from None
+    if not user or not password:
+        raise AuthenticationError("no name or no password")
+    if authzid not in ("", user):
+        raise AuthenticationError("it asks for another user's rights")
+    return user, password
 
 
 def _wrong(user: str, *, is_known: bool) -> str:

@@ -27,6 +27,8 @@ from pathlib import Path
 from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
 from raylog.disks.disk import DiskLock, boot_id, lock_disk
 from raylog.kafka.chain import Stage
+from raylog.listener.plain_user_files import PlainUserFiles
+
 from raylog.listener.router import Router
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
@@ -104,6 +106,7 @@ class BrokerServer:
             ListenerWatch(Path(spec.disk), self._disk.listeners, self._begin_anew) if listeners is None else None
         )
         self._certificates = CertificateWatch()
+        self._plain_users = PlainUserFiles()
         self._ports = [self._port(each, ray_token) for each in self._listeners.each]
         if self._ports:
             self.router = self._router(limits, stages)
@@ -124,6 +127,7 @@ class BrokerServer:
             for each in self._advertised:
                 logger.info("Kafka clients reach this broker at %s://%s", each.name, each.endpoint)
             self._certificates.start()
+            self._plain_users.start()
             for tokens in self._tokens:
                 tokens.start()
         self._tell_who_may_come()
@@ -197,6 +201,7 @@ class BrokerServer:
             port = self._certificates.port(listener.name, listener.bind, tls, has_sasl=listener.protocol.has_sasl)
         if oauth is not None:
             port.tokens = BearerTokens(oauth, ray_token=ray_token)
+        port.logins = self._plain_users.logins(self._listeners, listener)
         return port
 
     @property
@@ -239,6 +244,7 @@ class BrokerServer:
 
     async def _close_router(self, *, grace_s: float, ends_moved: bool = False) -> None:
         await self._certificates.stop()
+        await self._plain_users.stop()
         for tokens in self._tokens:
             await tokens.stop()
         if self._answering is not None:

@@ -34,6 +34,7 @@ EVERYWHERE = ("0.0.0.0", "::")
 PLAINTEXT = SecurityProtocol.PLAINTEXT.value
 PROTOCOLS = "listener.security.protocol.map"
 NAME_CHARACTERS_MAX = 100
+PLAIN_USERS = "plain.sasl.jaas.config"
 _Settings = tuple[tuple[str, str], ...]
 
 
@@ -59,7 +60,7 @@ class NamedListener:
 @dataclass(frozen=True, slots=True)
 class Listeners:
     """All of one broker; none: no outside listener. ``configs`` are their settings
-    (``sasl.oauthbearer.*``, ``ssl.*``, ``listener.*``) by name, sorted; some are secret.
+    (``sasl.*``, ``plain.*``, ``ssl.*``, ``listener.*``) by name, sorted; some are secret.
     """
 
     each: tuple[NamedListener, ...] = ()
@@ -83,6 +84,14 @@ class Listeners:
     def oauth_of(self, listener: NamedListener) -> OAuthConfig | None:
         """What OAUTHBEARER needs on that listener; None where it has no SASL."""
         return OAuthConfig.of(dict(self.configs), listener.name) if listener.protocol.has_sasl else None
+
+    def plain_users_of(self, listener: NamedListener) -> tuple[str, str] | None:
+        """The setting that names that listener's own users of PLAIN, and its text; None where it has
+        none.
+        """
+        configs, own = dict(self.configs), f"listener.name.{listener.name.lower()}.{PLAIN_USERS}"
+        name = own if own in configs else PLAIN_USERS
+        return (name, configs[name]) if listener.protocol.has_sasl and name in configs else None
 
 
 def plaintext(bind: Endpoint, advertised: Endpoint | None = None) -> Listeners:
@@ -292,7 +301,7 @@ def _check_settings(listeners: Listeners) -> None:
             raise ConfigError(
                 f"{name} is for a listener that is not there: {', '.join(each.name for each in listeners.each)}"
             )
-        is_sasls = name.removeprefix(prefix or "").startswith(OAUTH)
+        is_sasls = name.removeprefix(prefix or "").startswith((OAUTH, PLAIN_USERS))
         having, what, example = (with_sasl, "SASL", "SASL_SSL") if is_sasls else (with_tls, "TLS", "SSL")
         if not having or (prefix is not None and prefixes[prefix] not in {each.protocol for each in having}):
             raise ConfigError(

@@ -19,6 +19,7 @@ from typing import Any
 from raylog.errors import ClusterError
 from raylog.types import Endpoint
 from raylog.wire.bearer_tokens import BearerTokens
+from raylog.wire.plain_logins import PlainLogins
 
 logger = logging.getLogger("raylog.wire")
 
@@ -30,7 +31,8 @@ class Port:
     """Where a server listens. ``wanted``: port 0 is any free one. ``ssl``: who connects speaks TLS,
     and has ``handshake_timeout_s`` for its handshake. ``principal_of`` returns who is at the other
     end of such a connection, or raises ProtocolError. ``has_sasl``: clients authenticate by SASL,
-    and TLS does not say who they are; ``tokens`` are those that OAUTHBEARER takes there.
+    and TLS does not say who they are; ``tokens`` are those that OAUTHBEARER takes there, ``logins``
+    the users of PLAIN, if the listener has its own.
     ``connection`` makes the connections of this listener, if they are not the server's usual ones.
     """
 
@@ -46,6 +48,7 @@ class Port:
     ) -> None:
         self.listener = listener
         self.tokens: BearerTokens | None = None
+        self.logins: PlainLogins | None = None
         self.has_sasl = has_sasl
         self.connection: Callable[[Any], Any] | None = None
         self.wanted = wanted

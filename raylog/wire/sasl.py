@@ -51,6 +51,7 @@ from raylog.errors import ProtocolError
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal
 from raylog.security.bearer import Bearer, BearerDone, BearerExchange, RejectedTokenError
+from raylog.security.plain_users import PlainDone
 from raylog.security.sasl import (
     OAUTHBEARER,
     PLAIN,
@@ -69,6 +70,7 @@ from raylog.security.scram import ScramMechanism
 from raylog.security.tokens import TokenCredentials
 from raylog.wire.bearer_tokens import BearerTokens
 from raylog.wire.frames import decode_request_body, decode_request_header, encode_response
+from raylog.wire.plain_logins import PlainLogins
 from raylog.wire.request import Request
 from raylog.wire.server_connection import ServerConnection
 
@@ -91,6 +93,7 @@ _NOT_EXPECTED: Final = "SaslAuthenticate request received after successful authe
 
 _Proved = tuple[str, ScramMechanism, str | None]
 """What opened a connection: the user's credential for a mechanism, or a token of that id."""
+_AnyDone = Done | BearerDone | PlainDone
 
 
 class _SaslStage(enum.Enum):
@@ -126,9 +129,13 @@ class SaslAuthenticator:
         self.tokens = TokenCredentials()
         self._connections: dict[_Proved, dict[SaslConnection, Done]] = {}
 
-    def connection(self, server: Server, tokens: BearerTokens | None = None) -> SaslConnection:
-        """A connection of that server, as it makes them. ``tokens``: those that its listener takes."""
-        return SaslConnection(server, self, tokens)
+    def connection(
+        self, server: Server, tokens: BearerTokens | None = None, logins: PlainLogins | None = None
+    ) -> SaslConnection:
+        """A connection of that server, as it makes them. ``tokens``: those that its listener takes.
+        ``logins``: the listener's own users of PLAIN; None: those of the cluster count.
+        """
+        return SaslConnection(server, self, tokens, logins)
 
     def exchange(self, mechanism: str) -> Exchange | BearerExchange:
         """Begin one; the mechanism is one of ``MECHANISMS``."""
@@ -185,16 +192,23 @@ class SaslAuthenticator:
 class SaslConnection(ServerConnection):
     """One client. ``principal`` is ``User:<name>`` once it has authenticated."""
 
-    def __init__(self, server: Server, authenticator: SaslAuthenticator, tokens: BearerTokens | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        authenticator: SaslAuthenticator,
+        tokens: BearerTokens | None = None,
+        logins: PlainLogins | None = None,
+    ) -> None:
         super().__init__(server)
         self.frame_bytes_max = BEFORE_BYTES_MAX
         self._authenticator = authenticator
         self._tokens = tokens
+        self._logins = logins
         self._stage = _SaslStage.HANDSHAKE
         self._mechanism = ""
-        self._exchange: Exchange | BearerExchange | None = None
+        self._exchange: Exchange | BearerExchange | PlainLogins | None = None
         self._is_raw = False  # tokens come without a request around them
-        self._done: Done | BearerDone | None = None  # who it is
+        self._done: _AnyDone | None = None  # who it is
         self._expires_at: float | None = None
         self._begun_at = 0.0
         self._is_counted = False  # among the unauthenticated ones of its address
@@ -278,9 +292,11 @@ class SaslConnection(ServerConnection):
         self._forget(self._done)
         super().closed(reason)
 
-    def _forget(self, done: Done | BearerDone | None) -> None:
+    def _forget(self, done: _AnyDone | None) -> None:
         if isinstance(done, Done):
             self._authenticator.forget(self, done)
+        elif isinstance(done, PlainDone) and self._logins is not None:
+            self._logins.forget(done, self)
 
     # -------------------------------------------------------------- authenticating
 
@@ -314,7 +330,8 @@ class SaslConnection(ServerConnection):
             self.refused(SaslStateError(f"{FAILURES_OF_HOST_MAX} clients of its address have just failed"))
         else:
             self._mechanism = mechanism
-            self._exchange = self._authenticator.exchange(mechanism)
+            own = self._logins if mechanism == PLAIN else None
+            self._exchange = self._authenticator.exchange(mechanism) if own is None else own
             self._is_raw = request.version == 0
             self._stage = _SaslStage.EXCHANGE
             self._begun_at = self.loop.time()
@@ -336,14 +353,15 @@ class SaslConnection(ServerConnection):
         try:
             if len(token) > TOKEN_BYTES_MAX:
                 raise AuthenticationError("a token that is too long")
-            step = self._exchange.receive(token)
+            exchange = self._exchange
+            step = exchange.log_in(token) if isinstance(exchange, PlainLogins) else exchange.receive(token)
         except AuthenticationError as error:
             self._fail(request, error, now)
             return
         match step:
             case Continue(reply):
                 self._give(request, reply)
-            case Done():
+            case Done() | PlainDone():
                 self._succeed(request, step, now)
             case Check():
                 self._stage = _SaslStage.CHECKING
@@ -377,7 +395,7 @@ class SaslConnection(ServerConnection):
         if not (self.lost or self.shut):
             self._succeed(request, done, began)
 
-    def _succeed(self, request: Request | None, done: Done | BearerDone, began: float) -> None:
+    def _succeed(self, request: Request | None, done: _AnyDone, began: float) -> None:
         before = self._done
         if before is not None and before.user != done.user:
             self._fail(request, AuthenticationError(f"it is not user {before.user!r} any more"), began)
@@ -387,6 +405,8 @@ class SaslConnection(ServerConnection):
             return
         if isinstance(before, Done) and isinstance(done, Done) and _proved(before) != _proved(done):
             self._forget(before)
+        if isinstance(done, PlainDone) and self._logins is not None:
+            self._logins.opened(done.user, self, self.close)
         self._done, self._exchange = done, None
         self._stage = _SaslStage.AUTHENTICATED
         self._has_authenticated()
@@ -397,7 +417,7 @@ class SaslConnection(ServerConnection):
         logger.debug("%s is user %r, by %s", self.peername, done.user, self._mechanism)
         self._give(request, done.reply, lifetime_ms)
 
-    def _begin_session(self, done: Done | BearerDone) -> int:
+    def _begin_session(self, done: _AnyDone) -> int:
         """When it ends; the milliseconds that the client is told, 0: never."""
         reauth_ms = self._authenticator.reauth_ms
         told = [reauth_ms / 1000] if reauth_ms else []
@@ -473,7 +493,7 @@ def _unix_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _failed(mechanism: str, before: Done | BearerDone | None) -> str:
+def _failed(mechanism: str, before: _AnyDone | None) -> str:
     """Kafka's words, the same whatever is wrong."""
     what = "authentication" if before is None else "re-authentication"
     return f"Authentication failed during {what} due to invalid credentials with SASL mechanism {mechanism}"

@@ -172,7 +172,18 @@ def test_a_reference_that_leads_nowhere_is_named(reference: str, why: str) -> No
         ("sasl.oauthbearer.jwt.validator.class=org.Validator", "no classes of that kind"),
         ("offsets.topic.num.partitions=7", "it is 50 here"),
         ("broker.rack=a", "--rack"),
-        ("listener.name.ssl.sasl.enabled.mechanisms=PLAIN", "a start takes it"),
+        ("listener.name.ssl.sasl.enabled.mechanisms=PLAIN", "holds for all listeners alike"),
+        ("listener.name.ssl.oauthbearer.sasl.jaas.config=x", "a listener verifies tokens by sasl.oauthbearer.*"),
+        (
+            "listener.name.ssl.oauthbearer.sasl.server.callback.handler.class=x",
+            "there are no such classes: a listener verifies",
+        ),
+        (
+            "listener.name.ssl.plain.sasl.server.callback.handler.class=x",
+            "or those of listener.name.NAME.plain.sasl.jaas.config",
+        ),
+        ("listener.name.ssl.scram-sha-512.sasl.jaas.config=x", "users of SCRAM are those of `raylog users`"),
+        ("listener.name.ssl.gssapi.sasl.jaas.config=x", "Kerberos is not spoken"),
         ("ssl.provider=BC", "TLS is Python's and OpenSSL's"),
     ],
 )

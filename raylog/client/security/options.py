@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from raylog.errors import ConfigError
+from raylog.security.jaas import PLAIN_MODULE, SCRAM_MODULE, JaasError, login_module
 from raylog.security.protocols import SecurityProtocol
 from raylog.security.sasl import MECHANISMS
 from raylog.wire.client_security import ClientSecurity
@@ -65,10 +66,9 @@ _REFUSED: Final = {
 }
 _PREFIXES: Final = ("security.", "sasl.", "ssl.", "enable.ssl.")
 _JAAS_MODULES: Final = {
-    "org.apache.kafka.common.security.scram.ScramLoginModule": "SCRAM-",
-    "org.apache.kafka.common.security.plain.PlainLoginModule": "PLAIN",
+    SCRAM_MODULE: "SCRAM-",
+    PLAIN_MODULE: "PLAIN",
 }
-_JAAS_TOKEN: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^\s"=;]+)|(=)|(;)|(\s+)|(.)', re.DOTALL)
 
 
 def is_of_security(name: str) -> bool:
@@ -244,25 +244,15 @@ def _sasl(options: Mapping[str, str]) -> dict[str, Any]:
 
 def _of_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
     """Name and password of a JAAS configuration: ``MODULE required username="…" password="…";``."""
-    tokens: list[str] = []
-    for quoted, word, equals, end, space, other in _JAAS_TOKEN.findall(text):
-        if other:
-            raise _no_jaas("it is not MODULE required NAME=VALUE …;")
-        if not space:
-            tokens.append(word or equals or end or re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL))
-    if len(tokens) < 3 or tokens[-1] != ";":
-        raise _no_jaas("it does not end with ;")
-    if tokens[0] not in _JAAS_MODULES:
-        raise _no_jaas(f"its login module is none of {', '.join(_JAAS_MODULES)}")
-    if not mechanism.startswith(_JAAS_MODULES[tokens[0]]):
+    try:
+        found = login_module(text, tuple(_JAAS_MODULES))
+    except JaasError as error:
+        raise _no_jaas(str(error)) from None
+    if not mechanism.startswith(_JAAS_MODULES[found.name]):
         raise _no_jaas(f"its login module is not that of sasl.mechanism={mechanism}")
-    pairs = tokens[2:-1]
-    if len(pairs) % 3 or any(each != "=" for each in pairs[1::3]):
-        raise _no_jaas("it is not MODULE required NAME=VALUE …;")
-    values = dict(zip(pairs[::3], pairs[2::3], strict=True))
-    if unknown := sorted(values.keys() - {"username", "password"}):
+    if unknown := sorted(found.options.keys() - {"username", "password"}):
         raise _no_jaas(f"{unknown[0]} is not supported, only username and password")
-    return values.get("username"), values.get("password")
+    return found.options.get("username"), found.options.get("password")
 
 
 def _no_jaas(why: str) -> ConfigError:
