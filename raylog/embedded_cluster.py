@@ -41,6 +41,7 @@ from raylog.extras import need
 from raylog.launcher import LauncherProcess
 from raylog.placement.lending import Folders
 from raylog.readiness import await_brokers, await_voters
+from raylog.secure_up import finish, make_secure
 from raylog.server.start_configs import set_static
 from raylog.starting import Start
 from raylog.wire.internal_tls import check_links
@@ -67,24 +68,24 @@ def init(
     name: str = DEFAULT_NAME,
     host: str = "127.0.0.1",
     insecure: bool = False,
+    secure: bool = False,
     ray_address: str | None = None,
     log_to_driver: bool = False,
     timeout_s: float = 60,
 ) -> Cluster:
-    """Start, or find, an embedded cluster of logical brokers on this machine with its data under
-    ``folder``.
+    """Start, or find, an embedded cluster of logical brokers on this machine, its data under ``folder``.
 
     A second call returns the same cluster, and in another process a handle to it. While another
     process starts the cluster, ``init`` waits for that and says so. Of several disks a broker has the
-    folders ``broker-0``, ``broker-0-disk-1``, …; each may be a link to another file system.
-    ``controllers`` is 1, 3 or 5, each on another broker's disk; three survive the death of one, five of
-    two. None keeps what the cluster has, and gives a new one 1. A cluster that has another number, or is
-    planned to have, gets as many, and those that are there stay. ``racks`` gives each broker a rack.
+    folders ``broker-0``, ``broker-0-disk-1``, …; each may be a link to another file system. ``racks``
+    gives each broker a rack. ``controllers`` is 1, 3 or 5, each on another broker's disk; three survive the
+    death of one, five of two. None keeps what the cluster has or plans to, and gives a new one 1.
 
     ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or a list of
     ``NAME://host:port``, or one of these from which each looks for free ports. None takes what the disks
     say, and port 9092 of ``host`` for new ones. Clients are given ``advertised_listeners`` instead.
-    Listeners that let in everyone who can connect from other machines need ``insecure``.
+    Listeners that let in everyone who can connect from other machines need ``insecure``. ``secure`` does
+    what ``raylog up --secure`` does; the folder's ``security/client.properties`` has what clients need.
 
     ``configs`` are Kafka's static configs of all brokers, or the path of a ``server.properties``. They
     count at once, behind those of ``admin.alter_configs``, and replace an earlier start's; None keeps these.
@@ -110,9 +111,21 @@ def init(
     embedded["insecure"] = insecure
     embedded |= {"listeners": listeners, "advertised_listeners": advertised_listeners, "log_to_driver": log_to_driver}
     if disks is not None:
-        return _on_nodes(disks, start, {"folder": folder, **embedded}, **both)
+        return _on_nodes(disks, start, {"folder": folder, "secure": secure, **embedded}, **both)
     with only_start(Path(folder).expanduser().resolve(), logging.getLogger("raylog.start").warning):
-        return start_cluster(folder, start, **embedded, **both)
+        return (_start_secure if secure else start_cluster)(folder, start, **embedded, **both)
+
+
+def _start_secure(folder: str | Path, start: Start, **settings: Any) -> Cluster:
+    """``start_cluster`` with listeners, users and an authorizer as ``raylog up --secure`` has them."""
+    if settings["insecure"]:
+        raise ConfigError("secure and insecure exclude each other: give one of them")
+    files = make_secure(Path(folder), settings, "secure=True", "raylog.init(secure=True)")
+    cluster = start_cluster(folder, start, **settings)
+    security = finish(cluster, files, cluster.status()["brokers"])
+    logger = logging.getLogger("raylog.start")
+    logger.info("Secure: %s has all that a client needs to be %s", security["client_properties"], security["user"])
+    return cluster
 
 
 def start_cluster(

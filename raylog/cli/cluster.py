@@ -170,8 +170,9 @@ def _up_on_disks(
     """Start it, or find it; returns what `raylog up --json` prints, once every log is open.
     ``settings``: ``_start_on_disks``'s.
     """
-    from raylog.cli import secure_up
+    from raylog import secure_up
     from raylog.disks.link_file import wanted_links
+
     from raylog.disks.listener_file import wanted_listeners
     from raylog.disks.start_lock import only_start
     from raylog.disks.started_listeners import checked_openness
@@ -289,7 +290,7 @@ def _print_up(state: dict[str, Any], folder: Path) -> None:
     open_to = refuse_open(listeners, is_insecure=True)
     secured = []
     if "security" in state:
-        from raylog.cli.secure_up import lines_of
+        from raylog.secure_up import lines_of
 
         secured = lines_of(state["security"])
     servers = _bootstrap_servers(state)

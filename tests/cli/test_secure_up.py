@@ -20,13 +20,14 @@ from typing import Any
 import psutil
 import pytest
 
-from raylog.cli import secure_up
-from raylog.cli.secure_files import SecureFiles
-from raylog.cli.secure_up import make_secure
+from raylog import secure_up
 from raylog.configs.server_properties import server_properties
 from raylog.disks.link_file import wanted_links
+from raylog.disks.secure_files import SecureFiles
+
 from raylog.errors import ConfigError
 from raylog.extras import is_installed
+from raylog.secure_up import make_secure
 from raylog.wire.listeners import checked, listeners_of
 
 NOTHING_SAID = server_properties(None)

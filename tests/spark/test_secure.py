@@ -110,8 +110,8 @@ def test_what_up_secure_prints_for_spark_works_when_it_is_pasted(spark: Any, con
 
     from raw_requests import eventually
 
-    from raylog.cli.secure_files import SecureFiles
-    from raylog.cli.secure_up import client_texts, finish
+    from raylog.disks.secure_files import SecureFiles
+    from raylog.secure_up import client_texts, finish
     from raylog.testing.in_process import cluster
 
     if connector.missing is not None:

@@ -1,6 +1,7 @@
-"""``raylog up --secure``: a SASL_SSL listener for each broker, TLS on the links between the cluster's own
-processes, an authorizer that lets only the super user ``admin`` do everything, and what to paste into
-clients.
+"""``raylog up --secure`` and ``raylog.init(secure=True)``: a SASL_SSL listener for each broker, TLS on the
+links between the cluster's own processes, an authorizer that lets only the super user ``admin`` do
+everything, and what to paste into clients.
+
 
 The password is in a file that its owner alone can read. It is in no output, no log and no argument of
 a process.
@@ -15,10 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raylog.cli.secure_files import USER, SecureFiles
 from raylog.configs.link_configs import PROTOCOL
+
 from raylog.configs.security_configs import AUTHORIZER, SUPER_USERS
 from raylog.configs.server_properties import ServerProperties
+from raylog.disks.secure_files import USER, SecureFiles
 from raylog.errors import ConfigError, RaylogError
 from raylog.extras import need
 from raylog.wire.listeners import EVERYWHERE, KAFKA_PORT, listeners_of_brokers
@@ -29,24 +31,26 @@ if TYPE_CHECKING:
 NAME = "SASL_SSL"
 
 
-def make_secure(folder: Path, settings: dict[str, Any]) -> SecureFiles:
+def make_secure(
+    folder: Path, settings: dict[str, Any], said: str = "--secure", by: str = "raylog up --secure"
+) -> SecureFiles:
     """The files, which are made if they are missing. ``settings`` of the start, as ``raylog up`` has
-    them, get the listeners and the configs of a secure one. Raises ConfigError.
+    them, get the listeners and the configs of a secure one. Raises ConfigError, in whose words the
+    user has ``said`` so, and MissingExtraError.
     """
     told, host, advertised = settings["configs"], settings["host"], settings["advertised_listeners"]
     assert isinstance(told, ServerProperties), "what --config says"
-    need("cryptography", "raylog up --secure")
+    need("cryptography", by)
     files = SecureFiles(folder.expanduser().resolve() / "security")
     if told.listener_configs:
-        raise ConfigError(
-            f"--secure makes certificates of its own: leave {min(told.listener_configs)} out, or --secure"
-        )
+        raise ConfigError(f"{said} makes certificates of its own: leave {min(told.listener_configs)} out, or {said}")
     if told.link_configs is not None:
-        raise ConfigError(f"--secure gives links inside TLS by its own certificates: leave {PROTOCOL} out, or --secure")
+        raise ConfigError(f"{said} gives links inside TLS by its own certificates: leave {PROTOCOL} out, or {said}")
+
     texts = list(settings["listeners"] or told.listeners or [f"{NAME}://{host}:{KAFKA_PORT}"])
     for each in (each.strip() for text in texts for each in text.split(",")):
         if not each.upper().startswith(f"{NAME}://"):  # without a map of protocols, a name is its protocol
-            raise ConfigError(f"--secure starts {NAME} listeners only: {each} is none")
+            raise ConfigError(f"{said} starts {NAME} listeners only: {each} is none")
     ours = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(files.broker)}
     trusted = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(files.authority)}
     files.make(

@@ -14,19 +14,15 @@ certificate is made anew where it does not name every host, or ends soon; runnin
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from raylog.disks.certificate_authority import CertificateAuthority, general_name
 from raylog.disks.small_files import replace_file
 from raylog.errors import ConfigError
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
 
 USER: Final = "admin"
 AUTHORITY_DAYS: Final = 3_650
@@ -102,50 +98,14 @@ class SecureFiles:
     # ------------------------------------------------------------------ certificates
 
     def _make_authority(self, now: datetime.datetime) -> None:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ec
-
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = _name(f"raylog authority {secrets.token_hex(4)}")
-        usage = x509.KeyUsage(
-            digital_signature=False,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            key_cert_sign=True,
-            crl_sign=True,
-            encipher_only=False,
-            decipher_only=False,
-        )
-        built = (
-            _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
-            .add_extension(x509.BasicConstraints(True, 0), critical=True)
-            .add_extension(usage, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        )
-        replace_file(self.authority_key, _text(key), mode=_PRIVATE)
-        replace_file(self.authority, _pem(built.sign(key, hashes.SHA256())), mode=0o644)
+        made = CertificateAuthority.new(now, days=AUTHORITY_DAYS)
+        replace_file(self.authority_key, made.key, mode=_PRIVATE)
+        replace_file(self.authority, made.certificate, mode=0o644)
 
     def _make_broker(self, hosts: Sequence[str], now: datetime.datetime) -> None:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import ExtendedKeyUsageOID
-
-        authority = x509.load_pem_x509_certificate(self.authority.read_bytes())
-        signer = serialization.load_pem_private_key(self.authority_key.read_bytes(), None)
-        assert isinstance(signer, ec.EllipticCurvePrivateKey), "the authority's key is made here"
-        key = ec.generate_private_key(ec.SECP256R1())
-        built = (
-            _builder(_name("raylog broker"), authority.subject, key.public_key(), now, BROKER_DAYS)
-            .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
-            .add_extension(x509.BasicConstraints(False, None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        )
-        replace_file(self.broker, _text(key) + _pem(built.sign(signer, hashes.SHA256())), mode=_PRIVATE)
+        authority = CertificateAuthority(self.authority_key.read_text(), self.authority.read_text())
+        made = authority.server("raylog broker", hosts, now, days=BROKER_DAYS)
+        replace_file(self.broker, made.key + made.certificate, mode=_PRIVATE)
 
     def _broker_serves(self, hosts: Sequence[str], now: datetime.datetime) -> bool:
         """Whether there is a certificate that the authority signed, names these hosts and lasts."""
@@ -158,51 +118,6 @@ class SecureFiles:
         if certificate.not_valid_after_utc < now + datetime.timedelta(days=RENEWED_DAYS):
             return False
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        if any(_general_name(host) not in names for host in hosts):
+        if any(general_name(host) not in names for host in hosts):
             return False
         return authority.subject == certificate.issuer
-
-
-def _name(text: str) -> x509.Name:
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    from cryptography import x509
-
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime.datetime, days: int
-) -> x509.CertificateBuilder:
-    from cryptography import x509
-
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
-        .not_valid_after(now + datetime.timedelta(days=days))
-    )
-
-
-def _text(key: ec.EllipticCurvePrivateKey) -> str:
-    from cryptography.hazmat.primitives import serialization
-
-    form = serialization.PrivateFormat.PKCS8
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    from cryptography.hazmat.primitives import serialization
-
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
