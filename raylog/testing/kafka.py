@@ -27,9 +27,10 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from raylog.client.links.address import ClusterAddress
+from raylog.configs.security_configs import AUTHORIZER
 from raylog.configs.server_properties import server_properties
 from raylog.errors import ClientTimeoutError, ClosedError, ClusterError, ConfigError, RaylogError
 from raylog.groups.context import GroupConfig
@@ -44,9 +45,13 @@ from raylog.server.spec import ServerSpec
 from raylog.testing.full_disk import FillableDisk, FillableFiles
 from raylog.testing.in_process import InProcessCluster
 from raylog.testing.inside_requests import InsideRequests
+from raylog.testing.kafka_security import KafkaSecurity, allowed
 from raylog.testing.memory_files import MemoryFiles
 from raylog.testing.request_faults import Lost, Order, RequestFaults
 from raylog.types import BROKER_SLOT, TopicPartition, broker_of, node_id
+
+if TYPE_CHECKING:
+    from raylog.client.sync import AdminClient
 
 PATIENCE_S = 10.0
 CLUSTER_PATIENCE_S = 30.0  # with what takes milliseconds unless something is wrong, on a machine that may be busy
@@ -63,7 +68,14 @@ class Kafka:
     ``address`` is for raylog's own clients.
     """
 
-    def __init__(self, running: InProcessCluster, faults: RequestFaults, disks: dict[int, FillableDisk]) -> None:
+    def __init__(
+        self,
+        running: InProcessCluster,
+        faults: RequestFaults,
+        disks: dict[int, FillableDisk],
+        security: KafkaSecurity | None = None,
+    ) -> None:
+        self._security = security or KafkaSecurity("PLAINTEXT")
         self._running = running
         self._faults = faults
         self._disks = disks
@@ -75,6 +87,29 @@ class Kafka:
 
     def __repr__(self) -> str:
         return f"<Kafka in this process, {len(self._disks)} broker{'s' * (len(self._disks) != 1)}: {self.bootstrap}>"
+
+    # ------------------------------------------------------------------ who may do what
+
+    def client_options(self, user: str | None = None, *, client: str = "confluent-kafka") -> dict[str, str]:
+        """What a client has to be told to get in as that user, ``bootstrap.servers`` included. In
+        confluent-kafka's names, which ``raylog.connect(options=…)`` takes, too; or in those of
+        ``client="kafka-python"``.
+
+        Raises ConfigError for a user whom ``broker(users=…)`` does not name.
+        """
+        return self._security.options(self.bootstrap, user, client)
+
+    def allow(
+        self, user: str, operation: str, *, topic: str | None = None, group: str | None = None, prefixed: bool = False
+    ) -> None:
+        """Let a user do that to a topic, or to a group, and wait until all brokers know: an ACL.
+        ``operation`` has Kafka's name ("Read", "Write", "DescribeConfigs", "All"). ``prefixed``: to
+        all whose names begin so. Topic or group ``*``: to all.
+        """
+        acl = allowed(user, operation, topic=topic, group=group, prefixed=prefixed)
+        with self._admin() as admin:
+            admin.create_acls([acl])
+        self._await(lambda: all(acl in image.acls.ids for image in self._copies()), "a broker has not heard of the ACL")
 
     # ------------------------------------------------------------------ topics and records
 
@@ -244,10 +279,20 @@ class Kafka:
         self._running.launcher.build["broker"] = broker_server
         self._running.start()
         self.address = self._running.address
-        self.bootstrap = self._running.bootstrap_servers()
+        self.bootstrap = self._running.bootstrap_servers(self._security.protocol.value)
         self._inside = InsideRequests(self.address, self._image)
         if configs:
             self._run(self._inside.set_static_configs(configs))
+            self._await(
+                lambda: all(
+                    image.broker_configs.get(None, {}).get(name) == value
+                    for image in self._copies()
+                    for name, value in configs.items()
+                ),
+                "a broker has not heard of the configs",
+            )
+        if self._security.protocol.has_sasl:
+            self._add_users(self._security.passwords)
         for name, partitions in topics.items():
             self._run(self._inside.create_topic(name, partitions, CLUSTERS_DEFAULT, {}))
         self._await_served(*topics)
@@ -265,7 +310,26 @@ class Kafka:
         self._faults.watch(server.door.server)
         return server
 
+    def _admin(self) -> AdminClient:
+        from raylog.client.sync import AdminClient  # most test brokers need none
+
+        return AdminClient(self.address)
+
+    def _add_users(self, passwords: Mapping[str, str]) -> None:
+        with self._admin() as admin:
+            for user, password in passwords.items():
+                admin.set_user(user, password)
+        self._await(
+            lambda: all(passwords.keys() <= {user for user, _ in image.credentials} for image in self._copies()),
+            "a broker has not heard of the users",
+        )
+
     # ------------------------------------------------------------------ what is so
+
+    def _copies(self) -> list[MetadataImage]:
+        """The brokers' own, of those that have one."""
+        servers = (self._running.launcher.servers.get(node_id(broker, BROKER_SLOT)) for broker in self._disks)
+        return [server.image for server in servers if server is not None and server.image is not None]
 
     def _image(self) -> MetadataImage:
         return self._running.controller.image
@@ -366,6 +430,7 @@ class AsyncKafka:
         self.drop = kafka.drop
         self.fill_disk = kafka.fill_disk
         self.leader = kafka.leader
+        self.client_options = kafka.client_options
 
     def __repr__(self) -> str:
         return repr(self.kafka)
@@ -381,6 +446,11 @@ class AsyncKafka:
         await asyncio.to_thread(
             self.kafka.create_topic, name, partitions, replication_factor=replication_factor, configs=configs
         )
+
+    async def allow(
+        self, user: str, operation: str, *, topic: str | None = None, group: str | None = None, prefixed: bool = False
+    ) -> None:
+        await asyncio.to_thread(self.kafka.allow, user, operation, topic=topic, group=group, prefixed=prefixed)
 
     async def records(
         self, topic: str, *, count: int | None = None, read_committed: bool = False, timeout: float = PATIENCE_S
@@ -414,8 +484,13 @@ class broker:  # a context manager, named as what it is used for
     127.0.0.1. ``folder`` keeps records and metadata, and a later ``broker`` finds them there.
     Without a folder everything is in memory, and no file is made. ``configs`` are Kafka's configs
     for all brokers, such as ``{"num.partitions": 4}``, or the path of a file of them, a
-    ``server.properties``; its listeners, their settings and TLS inside
-    are left out.
+    ``server.properties``; its listeners, their settings and TLS inside are left out.
+
+    ``security`` is the protocol of the listeners: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
+    ``users`` are names with passwords, or names alone, which get passwords, or certificates where it
+    is SSL; ``kafka.client_options("alice")`` is what a client has to be told. TLS needs
+    ``raylog[secure]``. With ``authorizer`` nobody may do anything but what ``kafka.allow`` says.
+
     """
 
     def __init__(
@@ -425,6 +500,9 @@ class broker:  # a context manager, named as what it is used for
         brokers: int = 1,
         folder: str | Path | None = None,
         configs: Mapping[str, Any] | str | Path | None = None,
+        security: str = "PLAINTEXT",
+        users: Mapping[str, str] | Iterable[str] = (),
+        authorizer: bool = False,
     ) -> None:
         if isinstance(topics, str):
             raise ConfigError(f'topics={topics!r}: give a list of names, or names and partitions: {{"{topics}": 3}}')
@@ -433,7 +511,8 @@ class broker:  # a context manager, named as what it is used for
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, CLUSTERS_DEFAULT)
         self._brokers = brokers
         self._folder = None if folder is None else Path(folder)
-        self._configs = server_properties(configs).configs
+        self._configs = {**({AUTHORIZER: "raylog"} if authorizer else {}), **server_properties(configs).configs}
+        self._security = KafkaSecurity(security, users)
         self._kafka: Kafka | None = None
         self._mounted: Path | None = None
 
@@ -447,9 +526,9 @@ class broker:  # a context manager, named as what it is used for
             home = self._folder
             home.mkdir(parents=True, exist_ok=True)
         try:
-            running = InProcessCluster(home, self._brokers)
+            running = InProcessCluster(home, self._brokers, listeners=self._security.listeners())
             disks = {number: FillableDisk(self._files()) for number in range(self._brokers)}
-            self._kafka = Kafka(running, RequestFaults(), disks)
+            self._kafka = Kafka(running, RequestFaults(), disks, self._security)
             self._kafka.start(self._topics, self._configs)
         except BaseException:
             self._end()
@@ -473,6 +552,7 @@ class broker:  # a context manager, named as what it is used for
             if self._mounted is not None:
                 unmount(self._mounted)
                 self._mounted = None
+            self._security.close()
 
     async def __aenter__(self) -> AsyncKafka:
         return AsyncKafka(await asyncio.to_thread(self.__enter__))

@@ -21,7 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from raylog.testing.kafka import Kafka
 
-MARKER = "raylog_broker(topics=(), brokers=1, folder=None, configs=None): what raylog.testing.broker gives this test"
+MARKER = "raylog_broker(topics=(), brokers=1, ..., security='PLAINTEXT', users=()): what raylog.testing.broker gives this test"
 
 
 def pytest_configure(config: pytest.Config) -> None:
