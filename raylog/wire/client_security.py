@@ -158,12 +158,14 @@ def unauthenticated_end(security: ClientSecurity | None) -> str:
     """What to consider when a listener closes a connection before its first answer."""
     if security is None:
         return "if that is a listener with TLS or SASL, set security.protocol and what goes with it"
-    if security.chain is None and security.protocol is SecurityProtocol.SSL:
-        return "if it asks for a certificate of the client's, set ssl.keystore.location"
-    if security.chain is not None:
-        return (
-            "if it does not accept this client's certificate, have the authority that signed it in its ssl.truststore"
+    if security.protocol.has_tls:
+        missing = (
+            "if it asks for a certificate of the client's, set ssl.keystore.location"
+            if security.chain is None
+            else "if it does not accept this client's certificate, have the authority that signed it in its ssl.truststore, "
+            "or set ssl.keystore.location to another one"
         )
+        return f"the broker closed it at the end of the TLS handshake: {missing}; the broker's log has the reason"
     return "see the broker's log for the reason, and compare security.protocol with that of its listener"
 
 
@@ -194,6 +196,8 @@ async def log_in(endpoint: Endpoint, security: ClientSecurity, ask: Ask) -> floa
         raise SaslAuthenticationFailedError(f"SASL with {endpoint} failed: {error}") from None
     except DisconnectedError as error:
         hint = "it may speak TLS (SASL_SSL), or have too many failed clients of this address"
+        if security.protocol.has_tls:
+            hint = f"{unauthenticated_end(security)}; it may also have too many failed clients of this address"
         raise DisconnectedError(f"{endpoint} closed the connection during SASL ({hint})") from error
     return float(reply.session_lifetime.total_seconds())
 

@@ -76,12 +76,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     authority = Authority(folder / "authority")
     configs = settings(authority.signed("broker"), authority.certificate) | {
-        "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,EXPIRED:SSL,OTHER:SSL",
+        "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,EXPIRED:SSL,OTHER:SSL,"
+        "BOTH:SASL_SSL",
         "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.both.ssl.client.auth": "required",
         "listener.name.expired.ssl.keystore.location": str(authority.signed("late", expired=True)),
         "listener.name.other.ssl.keystore.location": str(authority.signed("other", hosts=("elsewhere.example",))),
     }
-    names = ("SASL_SSL", "SSL", "SASL_PLAINTEXT", "EXPIRED", "OTHER")
+    names = ("SASL_SSL", "SSL", "SASL_PLAINTEXT", "EXPIRED", "OTHER", "BOTH")
     listeners = listeners_of(",".join(f"{name}://127.0.0.1:0" for name in names), None, configs)
     with cluster(brokers=2, listeners=listeners) as running:
         with AdminClient(running.address) as admin:
@@ -222,6 +224,9 @@ def test_a_client_whose_certificate_is_not_accepted_is_told_what_to_set(site: Si
     ]:
         with pytest.raises(RaylogError, match=said):
             raylog.connect(**site.at("SSL", ssl_keystore_location=keystore, timeout_s=1))
+        with pytest.raises(RaylogError, match=rf"closed it at the end of the TLS handshake: .*{said}"):
+            both = site.running.bootstrap_servers("BOTH")
+            raylog.connect(**site.at("SASL_SSL", bootstrap_servers=both, ssl_keystore_location=keystore, timeout_s=1))
 
 
 def test_a_client_with_tls_is_told_that_the_listener_may_have_none(site: Site) -> None:
