@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from raw_requests import eventually
+from raw_requests import endpoint_of, eventually, nodes_of
+from raw_requests import part as part_of
 
 from raylog import NewTopic, TopicPartition
+from raylog.client.links import requests
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.security.quotas import ClientQuotas
 from raylog.security.told_quotas import SETTING, as_text, from_text
 from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
+from raylog.wire.connection import Connection
 
 pytestmark = pytest.mark.core
 
@@ -108,6 +111,46 @@ def test_a_consumer_above_its_quota_waits_and_misses_nothing(
     quota({"client-id": "greedy"}, consumer_byte_rate=2 * KIB)
     with at_least(1.0):
         assert read(running, topic, "greedy", 3) == [VALUE] * 3
+
+
+def test_who_does_not_wait_is_not_read_and_gets_no_more_than_the_quota(
+    running: InProcessCluster, topic: str, quota: Callable[..., None]
+) -> None:
+    """A client that knows the secret, and heeds no throttle time."""
+    write(running, topic, "writer", 6)
+    quota({"client-id": "rude"}, consumer_byte_rate=2 * KIB)
+    node = nodes_of(running, topic)[part_of(running, topic)["leader"]]
+    endpoint, address = endpoint_of(running, node), running.address
+
+    async def work() -> list[tuple[int, float, float]]:
+        """For each Fetch: the bytes, the throttle time and how long its answer took."""
+        connection = await Connection.open(
+            endpoint, secret=address.secret, cluster_id=address.cluster_id, client_id="rude"
+        )
+        found = []
+        for offset in (0, 1, 1):
+            began = time.monotonic()
+            reply = await connection.request(
+                requests.fetch(
+                    {TopicPartition(topic, 0): (offset, -1)},
+                    max_wait_ms=0,
+                    min_bytes=0,
+                    max_bytes=1 << 24,
+                    partition_max_bytes=1 << 24,
+                ),
+                timeout_ms=60_000,
+            )
+            size = len(reply.responses[0].partitions[0].records)
+            found.append((size, reply.throttle_time.total_seconds(), time.monotonic() - began))
+        connection.close()
+        await connection.wait_closed()
+        return found
+
+    first, second, third = running.run(work(), 120)
+    assert 0 < first[0] <= 20 * KIB, "no more than ten seconds' worth at once"
+    assert first[1] == 0
+    assert second[0] == 0 and second[1] > 0, "what exceeds the quota is left out"
+    assert third[2] >= second[1] - 0.05, "the connection was not read before"
 
 
 def test_a_default_is_each_client_ids_own_and_followers_have_none(
