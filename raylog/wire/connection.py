@@ -465,18 +465,20 @@ class Connection(FramedProtocol):
 
     async def shake_hands(self, handshake: ClientHandshake) -> None:
         """The second half of ``open``. Raises HandshakeError, or DisconnectedError if the peer
-        closes.
+        closes: caused by an SslAuthenticationError behind TLS, where a peer that lives may do so.
         """
+        refused = None
+        if self.transport is not None and self.transport.get_extra_info("sslcontext") is not None:
+            # TLS 1.3 refuses a client's certificate after the client's handshake, without a word.
+            refused = SslAuthenticationError(f"{self.endpoint} may not accept this process's certificate")
         message: private.HandshakeMessage | None = handshake.start()
         while message is not None:
             try:
                 reply = await self.request(message, timeout_ms=None)
-            except DisconnectedError:
+            except (DisconnectedError, SslAuthenticationError):
                 raise DisconnectedError(
                     f"{self.endpoint} closed the connection before the handshake was done"
-                ) from None
-            except SslAuthenticationError as error:  # TLS 1.3 refuses a client after its handshake
-                raise HandshakeError(str(error)) from error
+                ) from refused
             except RaylogError as error:
                 raise HandshakeError(f"{self.endpoint} refused: {error}") from None
             message = handshake.receive(reply)

@@ -10,7 +10,8 @@ from silence.
 | `unreachable` | no connection within the time, or no route                                           |
 
 Where links have TLS, a process that is stopped before TLS is agreed on is `unreachable`. Certificates
-that one end does not accept say nothing about the other one's life: that is `mute`.
+that one end does not accept say nothing about the other one's life: where this end refuses, that is
+`mute`, where the other one does, `unreachable`.
 
 A killed process's listener may accept for an instant, which is why accepting alone proves nothing.
 What the outcomes mean for leadership is the controller's to decide.
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from typing import Final, Literal
 
 from raylog.errors import ConfigError, DisconnectedError, RaylogError, SslAuthenticationError
@@ -86,7 +86,7 @@ def outcome_of(error: DisconnectedError) -> DialOutcome:
     match error.__cause__:
         case ConnectionRefusedError():
             return "refused"
-        case None | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError() | ssl.SSLEOFError():
+        case None | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
             return "closed"
         case _:
             return "unreachable"

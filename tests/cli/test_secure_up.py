@@ -260,8 +260,11 @@ def test_links_inside_have_tls_and_whoever_trusts_the_authority_comes_in(secured
     )
     host, _, port = controllers.split(",")[0].rpartition(":")
     trusting = ssl.create_default_context(cafile=str(secured.folder / "security" / "authority.pem"))
-    with socket.create_connection((host, int(port)), timeout=60) as plain:
-        assert trusting.wrap_socket(plain, server_hostname=host).version() in ("TLSv1.2", "TLSv1.3")
+    with (
+        socket.create_connection((host, int(port)), timeout=60) as plain,
+        trusting.wrap_socket(plain, server_hostname=host) as spoken,
+    ):
+        assert spoken.version() in ("TLSv1.2", "TLSv1.3")
     file = secured.folder / "inside.properties"
     client = (secured.folder / "security" / "client.properties").read_text()
     file.write_text(client + f"cluster.secret={(disk / 'cluster.secret').read_text()}")

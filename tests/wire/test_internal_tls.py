@@ -188,6 +188,8 @@ def test_where_links_ask_for_certificates_each_process_shows_its_own(run: Run, a
         (await client_of(endpoint, secret=pickle.loads(pickle.dumps(inside(both))))).abort()
         with pytest.raises((HandshakeError, DisconnectedError)):
             await client_of(endpoint, secret=inside(without))
+        wanted: dict[str, Any] = {"node_id": 1, "incarnation": 1, "cluster_id": CLUSTER, "timeout_ms": 60_000}
+        assert await dial(endpoint, secret=inside(without), **wanted) == "unreachable", "a refusal is no death"
         await server.stop()
 
     run(work())
