@@ -33,6 +33,7 @@ class SimulatedTransactions:
     def __init__(self, simulation: Simulation, *, is_on: bool) -> None:
         self.simulation = simulation
         self.is_on = is_on
+        self._is_stopped = False
         self.checker = TransactionChecker(simulation.checkers)
         self.history = TransactionHistory(self.checker.holds)
         self.partitions: dict[TopicIdPartition, str] = {}
@@ -48,6 +49,8 @@ class SimulatedTransactions:
         if self.coordinator is None:
             self.coordinator = self._new_coordinator()
             self._begin()
+            if self._is_stopped:
+                self.stop()
         self.coordinator.follow(topic, id)
         self.partitions[id] = topic
         name = f"committed-consumer-{topic}{id.partition}"
@@ -84,6 +87,7 @@ class SimulatedTransactions:
         self.coordinator.verify_for(asker, order, answered)
 
     def stop(self) -> None:
+        self._is_stopped = True
         for producer in self.producers:
             producer.stop()
         if self.copying is not None:

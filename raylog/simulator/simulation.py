@@ -345,8 +345,7 @@ class Simulation:
         self.scheduler.after_ms(THREADS_REPORT_MS, self.replace_failed, "what has failed is replaced")
         deadline_ms = self.scheduler.now_ms + HEALING_MS * self.calm
         self._run_until(self._unready, deadline_ms)
-        for producer in self.producers:
-            producer.produce_last()
+        self._stop_producing()
         self.transactions.stop()
         self._run_until(self._unfinished, deadline_ms)
         for client in (*self.producers, *self.consumers):
@@ -411,7 +410,13 @@ class Simulation:
                 return f"{topic}-{id.partition} is still being reassigned: adding {state.adding}, removing {state.removing}"
         return None
 
+    def _stop_producing(self) -> None:
+        for producer in self.producers:
+            if producer.producing:
+                producer.produce_last()
+
     def _unfinished(self) -> str | None:
+        self._stop_producing()  # a topic that was asked for before the healing may have come since
         for producer in self.producers:
             if not producer.is_idle:
                 return f"{producer.name} still waits for {len(producer.unsent)} + {len(producer.in_flight)} batches"
@@ -440,7 +445,7 @@ class Simulation:
             ):
                 ends = [(log.log_end_offset, log.high_watermark) for log in logs]
                 return f"{topic}-{id.partition}: ends and high watermarks {ends}"
-        return self.bit_rot.unmended() or self.transactions.unfinished()
+        return self.bit_rot.unmended() or self._unfinished()
 
     def _compare(self) -> None:
         for id, _, state in self.partitions():
