@@ -183,6 +183,8 @@ class GroupCopying:
                 self._slots[slot].stop()
                 return f"{copier.name} was left"
         for copier in self._copiers:
+            if not copier.member.alive:
+                copier.end_both()  # the answer that it may wait for was asked for by its member, which has left
             if copier.alive and not copier.is_idle:
                 return f"{copier.name} is amid {copier.transaction}"
         if not self.transactions.checker.is_whole(chain):
