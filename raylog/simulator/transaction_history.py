@@ -95,10 +95,12 @@ class TransactionHistory:
 
         return acknowledged
 
-    def polled_within(self, transaction: RecordedOperation, id: TopicIdPartition, records: Sequence[Polled]) -> None:
-        """The transaction is about these records, which its producer has read."""
+    def polled_within(
+        self, transaction: RecordedOperation, id: TopicIdPartition, runs: Sequence[Sequence[Polled]]
+    ) -> None:
+        """The transaction is about these records, which its producer has read, without a jump in a run."""
         partition = self._partition(id)
-        if records:
+        for records in filter(None, runs):
             self._recorder.add(transaction, Assign({partition: records[0][0]}))
             self._recorder.add(transaction, Poll({partition: records}))
 
@@ -128,7 +130,7 @@ class TransactionHistory:
         if not self._holds(id) or damaged_logs.was_corrupted(log):
             return
         start, end = log.log_start_offset, log.high_watermark
-        views = [view for view in read_batches(log, start, end) if view.base_offset >= start]
+        views = read_batches(log, start, end)  # the log may start amid the first
         self._starts[id] = start
         process = self.process("who reads at the end")
         self.moved(process, id, start)

@@ -8,6 +8,7 @@ another one begins in its place, which fences it, and goes on from the last posi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -259,6 +260,12 @@ class SourceReader(ChainReader):
         super().__init__(copying, id, start)
         self._values: dict[int, bytes] = {}
         self._transactional: set[int] = set()  # the offsets of those that are of transactions
+        self._jumps: list[int] = []  # where it went on, as what came before was deleted
+
+    def _read(self, views: list[BatchView], generation: int, leader_epoch: int) -> None:
+        if self.offset > self.read_end:
+            self._jumps.append(self.offset)
+        super()._read(views, generation, leader_epoch)
 
     def _shown(self, view: BatchView) -> None:
         values = {record.offset: record.value or b"" for record in light_records(view)}
@@ -266,9 +273,13 @@ class SourceReader(ChainReader):
         if view.is_transactional:
             self._transactional.update(values)
 
-    def transactional(self, start: int, end: int) -> list[tuple[int, bytes]]:
-        """The records of transactions among those."""
-        return [(at, value) for at, value in self._values.items() if start <= at < end and at in self._transactional]
+    def transactional(self, start: int, end: int) -> list[list[tuple[int, bytes]]]:
+        """The records of transactions among those, in runs without a jump."""
+        runs: list[list[tuple[int, bytes]]] = [[] for _ in range(len(self._jumps) + 1)]
+        for at, value in self._values.items():
+            if start <= at < end and at in self._transactional:
+                runs[bisect_right(self._jumps, at)].append((at, value))
+        return runs
 
     def next_copies(self, start: int, records_max: int, bytes_max: int) -> tuple[int, list[bytes]]:
         """From ``start`` on, and where they end in the source; one at least, however long it is."""
