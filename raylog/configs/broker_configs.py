@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raylog.configs.broker_config import BrokerConfig, ReadBy
+from raylog.configs.metrics_configs import METRICS_CONFIGS, METRICS_LISTENER, metrics_endpoint
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.replication_quotas import FOLLOWER_RATE, LEADER_RATE
 from raylog.configs.security_configs import SECURITY_CONFIGS, check_security
@@ -173,6 +174,7 @@ _TABLE = (
     *_TRANSACTIONS,
     *SECURITY_CONFIGS,
     *TOKEN_CONFIGS,
+    *METRICS_CONFIGS,
     *HOSTS,
     *CONTROLLERS,
     BrokerConfig("auto.create.topics.enable", ConfigValueType.BOOLEAN, "true",
@@ -297,6 +299,8 @@ def validated(name: str, broker_id: int | None, text: str | None) -> str:
         if mechanism in text:
             raise ConfigError(f"{name}={text!r}: {why}")
     config.parse(text)
+    if name == METRICS_LISTENER:
+        metrics_endpoint(text)
     return text.strip()
 
 

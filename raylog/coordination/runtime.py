@@ -58,7 +58,7 @@ from raylog.coordination.events import (
     TopicsKnown,
     Transactional,
 )
-from raylog.coordination.machine import CoordinatorKind
+from raylog.coordination.machine import CoordinatorKind, CoordinatorMachine
 from raylog.errors import ProtocolError
 from raylog.log.cleaned_transactions import marker_of
 from raylog.log.files import NotInMemory
@@ -176,6 +176,11 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         self._timer: CancellableTimer | None = None
         self._timer_due_ms: int | None = None
         self._is_over = False
+
+    def leading(self) -> list[CoordinatorMachine[RequestT, ReplyT, KeyedT]]:
+        """The machines of the partitions that this process coordinates now. Only they change themselves."""
+        found = (each.coordinator for each in self._partitions.values() if self._leads(each))
+        return [coordinator.machine for coordinator in found if coordinator is not None]
 
     # ------------------------------------------------------------------ the controller
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from raylog.configs.settings import setting
+from raylog.replication.counts import HostCounts
 from raylog.replication.events import Effect, LeaderHint
 from raylog.replication.leaderships import TransactionMarked
 from raylog.replication.replica_traffic import ReplicaTraffic
@@ -83,6 +84,7 @@ class HostContext:
         "connected",
         "copying_in",
         "copying_out",
+        "counts",
         "effects",
         "ended_transactions",
         "failed",
@@ -121,6 +123,7 @@ class HostContext:
         self.ended_transactions: list[TransactionMarked] = []  # by markers in replicas of those topics, in order
         self.suspected: list[tuple[Replica, int]] = []  # reading at that offset met damaged bytes
         self.traffic = ReplicaTraffic()
+        self.counts = HostCounts()
         self.copying_out = Throttle()  # as a leader
         self.copying_in = Throttle()  # as a follower
         self.released: dict[

@@ -85,6 +85,7 @@ class FetchRequests:
             return None
         if size:
             self._context.traffic.read(part.id, size)
+            replica.counts.bytes_out += size
         return result
 
     def received(self, event: FetchReceived, now_ms: int) -> None:
@@ -201,8 +202,13 @@ class FetchRequests:
 
     def _reply_fetch(self, event: FetchReceived, results: list[FetchPartitionResult]) -> None:
         for result in results:
-            if len(result.records):
-                self._context.traffic.read(result.id, len(result.records))
+            if size := len(result.records):
+                self._context.traffic.read(result.id, size)
+                counts = self._replicas[result.id].counts
+                if event.replica_id >= 0:
+                    counts.replication_bytes_out += size
+                else:
+                    counts.bytes_out += size
         if event.replica_id >= 0:
             for result in results:
                 replica = self._replicas.get(result.id)

@@ -179,6 +179,7 @@ class FetchStream:
                 self.context.copying_in.spend(len(result.records))
             if len(result.records):
                 self.context.traffic.wrote(result.id, len(result.records))
+                replica.counts.replication_bytes_in += len(result.records)
             step = replica.follower.take(request, result, now_ms, wall_ms)
             if step is Step.FAILED:
                 self.streams.drop(result.id)

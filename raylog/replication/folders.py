@@ -161,6 +161,7 @@ class Folders:
         if event.error is None:
             del self._removals[event.id]
             self._context.effects.append(Tell(ReplicaRemoved(*event.id)))
+            self._context.counts.maybe_forget(each.assignment.topic for each in self._replicas.values())
             return
         config = self._context.config
         if event.locked:

@@ -137,7 +137,9 @@ class Leader:
     def reassigned(self, assignment: Assignment, now_ms: int) -> None:
         """The same leader epoch, but another ISR, minimum, set of replicas or incarnation."""
         self.min_isr = assignment.min_isr
+        before = len(self.isr.committed)
         self.isr.adopt(assignment.isr, assignment.partition_epoch)
+        self._count_isr_change(len(self.isr.committed) - before)
         self._meet_followers(assignment.replicas, now_ms)
         self._arm_lag_timer(now_ms)
         self.advance_high_watermark()
@@ -145,6 +147,11 @@ class Leader:
             self.replica.watchers.refuse_uncommitted(NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         self.replica.watchers.wake_followers()  # a fetch that was not counted comes again and is
         self._low_watermark_may_rise()
+
+    def _count_isr_change(self, more: int) -> None:
+        counts = self.replica.context.counts
+        counts.isr_expands += more > 0
+        counts.isr_shrinks += more < 0
 
     def _meet_followers(self, replicas: Iterable[AssignedReplica], now_ms: int) -> None:
         known, self.followers = self.followers, {}
@@ -192,7 +199,10 @@ class Leader:
         records, found sound (``Log.append_sound``). ``leave``: to begin a transaction, if that is
         what the batch does. ``is_own``: of a coordinator of this process.
         """
+        counts = self.replica.counts
+        counts.produces += 1
         if acks == -1 and len(self.isr.committed) < self.min_isr:
+            counts.failed_produces += 1
             return self._too_few_replicas()
         log, epoch, is_followed = self.log, self.leader_epoch, bool(self.followers)
         confirmed: tuple[int, ...] = ()
@@ -213,7 +223,10 @@ class Leader:
                     checked=checked,
                 )
         except (KafkaError, OSError) as error:
+            counts.failed_produces += 1
             return self._not_appended(error)
+        counts.bytes_in += len(records)
+        counts.messages_in += appended.last_offset - appended.base_offset + 1
         if confirmed:
             del self.leaves[confirmed[0]]
         return self._appended(appended, now_ms)

@@ -114,6 +114,7 @@ class Replica:
         "assignment",
         "checkpointed",
         "context",
+        "counts",
         "damage",
         "failed_openings",
         "flushing",
@@ -139,6 +140,7 @@ class Replica:
         self.context = context
         self.id: TopicIdPartition = assignment.id
         self.assignment = assignment
+        self.counts = context.counts.of_topic(assignment.topic)
         self.role = Role.OPENING
         self.log: Log | None = None
         self.leader: Leader | None = None

@@ -27,6 +27,7 @@ from pathlib import Path
 from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
 from raylog.disks.disk import DiskLock, boot_id, lock_disk
 from raylog.kafka.chain import Stage
+from raylog.listener.broker_metrics import BrokerMetrics
 from raylog.listener.plain_user_files import PlainUserFiles
 
 from raylog.listener.router import Router
@@ -36,6 +37,7 @@ from raylog.security.protocols import AdvertisedListener
 from raylog.server.disk_watch import DiskWatch
 from raylog.server.listener_watch import ListenerWatch
 from raylog.server.lock_wait import once_unlocked
+from raylog.server.process_metrics import ProcessMetrics
 from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
 from raylog.types import Endpoint, broker_of
@@ -90,8 +92,9 @@ class BrokerServer:
             on_frame=self._controller_said,
             on_change=self._session_changed,
         )
+        self._process_metrics = ProcessMetrics(spec.node_id, self._servers)
         self._server = Server(
-            self._session.handlers(),
+            self._session.handlers() | self._process_metrics.handlers(),
             identity=self._identity,
             secret=self._disk.link_secret,
             host=spec.host,
@@ -107,9 +110,21 @@ class BrokerServer:
         )
         self._certificates = CertificateWatch()
         self._plain_users = PlainUserFiles()
+        self.metrics = self._broker_metrics()
         self._ports = [self._port(each, ray_token) for each in self._listeners.each]
         if self._ports:
             self.router = self._router(limits, stages)
+
+    def _broker_metrics(self) -> BrokerMetrics:
+        return BrokerMetrics(
+            broker_of(self._spec.node_id),
+            Peer(self._spec.node_id, self._spec.incarnation),
+            self._process_metrics.registry,
+            secret=self._disk.link_secret,
+            cluster_id=self._disk.cluster_id,
+            image=self._image,
+            controller=self._session.controller,
+        )
 
     async def start(self) -> Endpoint:
         """Lock the disk, waiting for a predecessor that is still dying; listen; look for the
@@ -134,6 +149,7 @@ class BrokerServer:
         self._session.start()
         if self._listener_watch is not None:
             self._listener_watch.start()
+        self._process_metrics.start()
         if self._ask_notice is not None:
             self._watch = asyncio.create_task(self._await_notice(self._ask_notice))
         return self._endpoint
@@ -151,6 +167,9 @@ class BrokerServer:
                 "of `raylog node resources`, with SASL_SSL, or with --insecure",
                 self._spec.host,
             )
+
+    def _servers(self) -> tuple[Server, ...]:
+        return (self._server,) if self.router is None else (self._server, self.router.server)
 
     @property
     def advertised(self) -> Endpoint | None:
@@ -243,6 +262,8 @@ class BrokerServer:
             self._lock.release()
 
     async def _close_router(self, *, grace_s: float, ends_moved: bool = False) -> None:
+        await self.metrics.stop()
+
         await self._certificates.stop()
         await self._plain_users.stop()
         for tokens in self._tokens:
@@ -261,7 +282,10 @@ class BrokerServer:
         return self._copy.image
 
     def _fold(self, frame: ImageChanged) -> None:
-        if not self._copy.fold(frame) or self.router is None:
+        if not self._copy.fold(frame):
+            return
+        self.metrics.follow()
+        if self.router is None:
             return
         self.router.image_changed()
         if self._answering is None:

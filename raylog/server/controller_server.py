@@ -67,7 +67,8 @@ from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import Message, NotLeader, QuorumConfig, QuorumWrite
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
-from raylog.server import cluster_events, host_requests, plan_requests, start_requests
+from raylog.server import cluster_events, controller_metrics, host_requests, plan_requests, start_requests
+
 from raylog.server.apis import acls, admin, client_quotas, configs, credentials, operations, quorum, tokens
 from raylog.server.controller_effects import carry_out
 from raylog.server.controller_requests import ControllerRequests
@@ -144,8 +145,7 @@ class ControllerServer:
         self._creating = ThreadPoolExecutor(CREATIONS_AT_ONCE, thread_name_prefix="raylog-launch")
         self._tasks: set[asyncio.Task[None]] = set()
         self._ordered: set[uuid.UUID] = set()  # disks whose controllers are being started
-        self._stopping = False
-        self._was_recovering = False
+        self._stopping = self._was_recovering = False
         # Disks and voters when the address was last written.
         self._published_to: tuple[int, tuple[uuid.UUID, ...]] | None = None
         self._links = QuorumLinks(
@@ -156,6 +156,7 @@ class ControllerServer:
             identity=Peer(spec.node_id, spec.incarnation),
             on_event=self._handle,
         )
+        self._metrics = controller_metrics.metrics_of_controller(self, spec.node_id, lambda: (self._server,))
         self._requests = ControllerRequests(self._handle, self._active_elsewhere)
         kafkas = {api.spec: self._requests.kafka_handler(api) for api in APIS}
         apis = table.serving(ServerKind.CONTROLLER, {**kafkas, table.DESCRIBE_QUORUM: self._describe_quorum})
@@ -175,6 +176,7 @@ class ControllerServer:
                 private.DESCRIBE_QUORUM: lambda request: request.reply(private.QuorumDescription(self._quorum())),
                 private.FIND_CONTROLLER: self._find_controller,
                 private.DESCRIBE_EVENTS: cluster_events.handler(lambda: self._controller.history),
+                **self._metrics.handlers(),
             },
             identity=spec.identity(self._disk),
             secret=self._secret,
@@ -227,6 +229,7 @@ class ControllerServer:
         self._publish_address()
         self._driver.carry_out(self._controller.start(_now_ms(), time.time_ns() // 1_000_000))
         self._links.start(self._endpoint)
+        self._metrics.start()
         expiring = remove_expired_tokens(lambda: self.image if self.is_active else None, self._requests.ask)
         self._keep(self._loop.create_task(expiring))
         return self._endpoint

@@ -284,7 +284,7 @@ class _DoorConnection(ServerConnection):
         if self._may_answer_at_once and (result := host.append_at_once(usual, records)) is not None:
             answer = usual.answer(_correlation(data, 4)[0], result)
             if answer is not None:
-                self._answered(answer)
+                self._answered(usual, answer)
             else:
                 self._serve(data, usual, partial(host.answer_produce, usual=usual, result=result))
             return True
@@ -302,7 +302,7 @@ class _DoorConnection(ServerConnection):
         if self._may_answer_at_once and (result := host.read_at_once(usual, offset)) is not None:
             answer = usual.answer(_correlation(data, 4)[0], result)
             if answer is not None:
-                self._answered(answer)
+                self._answered(usual, answer)
             else:
                 self._serve(data, usual, partial(host.answer_fetch, usual=usual, result=result))
             return True
@@ -328,15 +328,17 @@ class _DoorConnection(ServerConnection):
         """None for what the Broker has not allowed."""
         return usual if usual is None or self._grants is None or usual.grant in self._grants else None
 
-    def _answered(self, answer: list[Buffer]) -> None:
+    def _answered(self, usual: UsualProduce | UsualFetch, answer: list[Buffer]) -> None:
         """Without a request that is kept until then."""
         self.requests += 1
+        self.counted[usual.api_number] += 1
         self.write_frame(answer)
 
     def _serve(
         self, data: memoryview | bytes, usual: UsualProduce | UsualFetch, handler: Callable[[Request], None]
     ) -> None:
         header = RequestHeader(usual.key, usual.version, _correlation(data, 4)[0], usual.client_id)
+        self.counted[usual.api_number] += 1
         self._dispatch(handler, header, None, len(data), data, usual.header_end)
 
     def _turn_back(self, frame: memoryview) -> None:

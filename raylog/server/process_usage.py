@@ -40,7 +40,7 @@ class ProcessUsage:
                 ran_s, waited_s = loop[0] - self._loop[0], loop[1] - self._loop[1]
                 busy = round(ran_s / max(passed_s - waited_s, ran_s) * 1_000) if ran_s else 0
         self._wall_s, self._cpu_s, self._loop = wall_s, cpu_s, loop
-        return Heartbeat(cpu, _resident_bytes(), _cores(), busy, loads)
+        return Heartbeat(cpu, resident_bytes(), _cores(), busy, loads)
 
 
 def _waited_s() -> float:
@@ -58,7 +58,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE_BYTES

@@ -99,6 +99,7 @@ from raylog.server.apis.entities import TopicNames
 from raylog.server.door import Door, without_hints
 from raylog.server.driver import Driver, LoopClock
 from raylog.server.file_limit import raise_file_limit
+from raylog.server.host_metrics import metrics_of_host
 from raylog.server.hosted_coordinators import COORDINATED_TOPICS, HostedCoordinators
 from raylog.server.leader_links import LeaderLinks
 from raylog.server.log_threads import LogThreads
@@ -186,6 +187,7 @@ class ReplicaServer:
             loads=self._host.take_loads,
         )
         self.door = Door(self, spec.node_id, stages)
+        self._metrics = metrics_of_host(spec.node_id, self._servers, lambda: self._host, self._hosted)
         apis = self._kafka_apis()
         self._server = Server(
             self._handlers(apis),
@@ -198,6 +200,9 @@ class ReplicaServer:
             versions=apis.versions,
         )
         self._quotas = ProgramQuotas(self._server)
+
+    def _servers(self) -> tuple[Server, ...]:
+        return self._server, self.door.server
 
     def _questions(self) -> TransactionQuestions:
         return TransactionQuestions(
@@ -214,13 +219,17 @@ class ReplicaServer:
             {
                 table.PRODUCE: self._produce,
                 table.FETCH: self._fetch,
-                table.LIST_OFFSETS: self._list_offsets,
-                table.OFFSET_FOR_LEADER_EPOCH: self._offset_for_leader_epoch,
-                table.DELETE_RECORDS: self._delete_records,
-                table.DESCRIBE_LOG_DIRS: self._describe_log_dirs,
-                table.DESCRIBE_PRODUCERS: self._describe_producers,
+                table.LIST_OFFSETS: self._parking(offsets.list_offsets_event, offsets.list_offsets_entity),
+                table.OFFSET_FOR_LEADER_EPOCH: self._parking(offsets.epoch_event, offsets.epoch_entity),
+                table.DELETE_RECORDS: self._parking(offsets.delete_records_event, offsets.delete_records_entity),
+                table.DESCRIBE_LOG_DIRS: lambda request: request.reply(
+                    log_dirs.entity(request.body, request.version, self._host.replicas, self._spec.disk)
+                ),
+                table.DESCRIBE_PRODUCERS: lambda request: request.reply(
+                    producers.entity(request.body, request.version, self._host.replicas, self._names)
+                ),
                 **self._hosted.handlers(),
-                table.WRITE_TXN_MARKERS: self._write_txn_markers,
+                table.WRITE_TXN_MARKERS: self._parking(markers.event, markers.entity),
             },
         )
 
@@ -233,6 +242,7 @@ class ReplicaServer:
             **self._hosted.private_handlers(),
             **self._session.handlers(),
             **self.door.handlers(),
+            **self._metrics.handlers(),
         }
 
     # ------------------------------------------------------------------ life
@@ -243,6 +253,7 @@ class ReplicaServer:
         self._over = self._loop.create_future()
         self._endpoint = await self._server.start()
         self._session.start()
+        self._metrics.start()
         return self._endpoint
 
     async def joined(self) -> None:
@@ -482,35 +493,16 @@ class ReplicaServer:
 
     # ------------------------------------------------------------------ other requests
 
-    def _list_offsets(self, request: Request) -> None:
-        body = request.body
-        token = self._park(request, lambda reply: offsets.list_offsets_entity(body, reply, request.version))
-        self._driver.handle(offsets.list_offsets_event(body, token, self._names, request.version))
-        self._parked(request, token)
+    def _parking(self, event: Callable[..., Event], entity: Callable[..., Any]) -> Handler:
+        """The handler of an API that the machine answers, now or later."""
 
-    def _offset_for_leader_epoch(self, request: Request) -> None:
-        body = request.body
-        token = self._park(request, lambda reply: offsets.epoch_entity(body, reply, request.version))
-        self._driver.handle(offsets.epoch_event(body, token, self._names, request.version))
-        self._parked(request, token)
+        def handle(request: Request) -> None:
+            body = request.body
+            token = self._park(request, lambda reply: entity(body, reply, request.version))
+            self._driver.handle(event(body, token, self._names, request.version))
+            self._parked(request, token)
 
-    def _delete_records(self, request: Request) -> None:
-        body = request.body
-        token = self._park(request, lambda reply: offsets.delete_records_entity(body, reply, request.version))
-        self._driver.handle(offsets.delete_records_event(body, token, self._names))
-        self._parked(request, token)
-
-    def _write_txn_markers(self, request: Request) -> None:
-        body = request.body
-        token = self._park(request, lambda reply: markers.entity(body, reply, request.version))
-        self._driver.handle(markers.event(body, token, self._names))
-        self._parked(request, token)
-
-    def _describe_log_dirs(self, request: Request) -> None:
-        request.reply(log_dirs.entity(request.body, request.version, self._host.replicas, self._spec.disk))
-
-    def _describe_producers(self, request: Request) -> None:
-        request.reply(producers.entity(request.body, request.version, self._host.replicas, self._names))
+        return handle
 
     # ------------------------------------------------------------------ coordinators
 

@@ -39,6 +39,7 @@ from raylog.wire.encoding import varint
 from raylog.wire.frames import RequestHeader
 from raylog.wire.framing import JOIN_BYTES_MAX, Buffer
 from raylog.wire.moved_connections import Grant
+from raylog.wire.server_counts import api_number
 
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
@@ -73,6 +74,7 @@ class UsualProduce:
         "_timeout_ms",
         "_varies_at",
         "acks",
+        "api_number",
         "client_id",
         "grant",
         "header_end",
@@ -89,6 +91,7 @@ class UsualProduce:
         self.header_end = header_end
         self.id = id
         version = self.version = header.version
+        self.api_number = api_number(self.key, version)
         self.acks = parsed.acks
         self.grant: Grant = (self.key, parsed.named, parsed.transactional_id)
         self._timeout_ms = parsed.waits_ms
@@ -159,6 +162,7 @@ class UsualFetch:
         "_rest",
         "_tail",
         "_varies_at",
+        "api_number",
         "bytes_max",
         "client_id",
         "grant",
@@ -179,6 +183,7 @@ class UsualFetch:
         self.bytes_max = parsed.bytes_max
         self.grant: Grant = (self.key, parsed.named, "")
         version = self.version = header.version
+        self.api_number = api_number(self.key, version)
         at = self._varies_at = parsed.varies_at
         self._api = bytes(frame[:API_BYTES])
         self.start = bytes(frame[HEADER_BYTES:at])

@@ -43,7 +43,9 @@ PLAN_CONTROLLERS: Final = 20_019
 JOIN_TRANSACTION: Final = 20_020
 KEEP_TRANSACTION: Final = 20_021
 END_SHARED_TRANSACTION: Final = 20_022
+COLLECT_METRICS: Final = 20_023
 DESCRIBE_EVENTS: Final = 20_024
+
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -536,6 +538,26 @@ class DoorOpened:
     API_KEY: ClassVar[int]
     name: str
     token: bytes
+
+
+@request_of(COLLECT_METRICS)
+@dataclass(frozen=True, slots=True)
+class CollectMetrics:
+    """A Broker asks a process for the metrics of its registry (``raylog.metrics``), with at most
+    ``series_max`` series of a gauge.
+    """
+
+    API_KEY: ClassVar[int]
+    series_max: int = 1_000
+
+
+@reply_to(COLLECT_METRICS)
+@dataclass(frozen=True, slots=True)
+class MetricsCollected:
+    """Each sample is the metric's name, the values of its labels, and its value."""
+
+    API_KEY: ClassVar[int]
+    samples: tuple[tuple[str, tuple[str, ...], float], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -413,6 +413,7 @@ class SaslConnection(ServerConnection):
         self.frame_bytes_max = self.server.limits.request_bytes_max
         self.principal = f"User:{done.user}"
         self._contexts.clear()  # those of ApiVersions were nobody's
+        self.server.counts.successful_authentications[self.listener] += 1
         lifetime_ms = self._begin_session(done)
         logger.debug("%s is user %r, by %s", self.peername, done.user, self._mechanism)
         self._give(request, done.reply, lifetime_ms)
@@ -466,6 +467,7 @@ class SaslConnection(ServerConnection):
     def _after_delay(self, error: AuthenticationError, began: float, answer: Callable[[], None]) -> None:
         """Answer a failure. Until then it counts for the client's address, even if it hangs up."""
         host, failing = self.host, self._authenticator.failing
+        self.server.counts.failed_authentications[self.listener] += 1
         logger.info("authentication of %s by %s failed: %s", self.peername, self._mechanism, error)
         failing[host] += 1
 

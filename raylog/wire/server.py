@@ -41,6 +41,7 @@ from raylog.wire.limits import Limits
 from raylog.wire.ports import Port
 from raylog.wire.request import Handler, Request
 from raylog.wire.server_connection import ServerConnection
+from raylog.wire.server_counts import ServerCounts
 
 logger = logging.getLogger("raylog.wire")
 
@@ -114,6 +115,7 @@ class Server:
         self.turned_away_s: Callable[[str], float] | None = None  # whether, and how soon, a new peer is to go
         self.in_flight_bytes = 0
         self.refused_connections = 0
+        self.counts = ServerCounts()
         self.is_over = False
         self.endpoint: Endpoint | None = None
         self.loop: asyncio.AbstractEventLoop

@@ -63,6 +63,7 @@ from raylog.wire.frames import (
 from raylog.wire.framing import LARGE_FRAME_BYTES, Buffer, FramedProtocol
 from raylog.wire.handshake import HandshakeError, Peer, ServerHandshake
 from raylog.wire.request import GONE, REPLIED, Handler, Request
+from raylog.wire.server_counts import VERSION_BITS
 
 if TYPE_CHECKING:
     from raylog.wire.server import Server
@@ -117,6 +118,7 @@ class ServerConnection(FramedProtocol):
         self._idle_since = 0.0
         self._leaving: tuple[HandOver, bytes] | None = None
         self.requests = 0  # ever dispatched
+        self.counted = server.counts.requests  # with the requests of whom this one's are counted
         self.is_adopted = False  # another server has begun it
         self.route: Any = None  # the handlers' own note of where this connection's requests go
         self.came_back = 0  # how often it has left and returned
@@ -159,6 +161,8 @@ class ServerConnection(FramedProtocol):
             self._handshake = ServerHandshake(server.secret, server.cluster_id, identity=identity)
         server.connections.add(self)
         server.connections_of_host[self.host] += 1
+        if not self.is_adopted:
+            server.counts.created[self.listener] += 1
 
     @property
     def host(self) -> str:
@@ -186,6 +190,7 @@ class ServerConnection(FramedProtocol):
             return
         try:
             handler = self.server.handler_of(header)
+            self.counted[header.api_key << VERSION_BITS | header.version] += 1
             if header.api_key in self.server.undecoded:
                 kept = frame if size > LARGE_FRAME_BYTES else data if isinstance(data, bytes) else bytes(frame)
                 self._dispatch(handler, header, None, size, kept, position)
@@ -282,13 +287,17 @@ class ServerConnection(FramedProtocol):
         try:
             reply = self._handshake.receive(message)
         except HandshakeError as error:
+            self.server.counts.failed_authentications[self.listener] += 1
             self.write_frame(encode_response(private.Refusal.of(error), header.correlation_id))
             raise
         self.write_frame(encode_response(reply, header.correlation_id))
         if self._handshake.peer is not None:
             self.peer = self._handshake.peer
             self._handshake = None
+            self.server.counts.successful_authentications[self.listener] += 1
             self.principal = principal_of_process(self.peer.node_id)
+            if self.peer.node_id >= 0:
+                self.counted = self.server.counts.internal_requests
             longer = FIELD_BYTES_MAX if self.peer.node_id >= 0 else 0  # than when a client sent it
             self.frame_bytes_max = self.server.limits.request_bytes_max + longer
 

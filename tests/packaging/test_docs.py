@@ -110,6 +110,17 @@ def private_apis() -> str:
     return "\n".join(rows)
 
 
+def metrics() -> str:
+    from raylog.metrics.table import METRICS
+
+    rows = ["| metric | type | labels | meaning | Kafka's |", "|---|---|---|---|---|"]
+    for metric in METRICS.values():
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        kafka = f"`{metric.kafka}`" if metric.kafka else ""
+        rows.append(f"| `{metric.name}` | {metric.type.value} | {labels} | {metric.meaning} | {kafka} |")
+    return "\n".join(rows)
+
+
 def exit_codes() -> str:
     from raylog.cli.main import EXIT_CODES
 
@@ -127,6 +138,7 @@ TABLES = {
     "served apis": ("kafka_clients.md", served_apis),
     "private apis": ("wire.md", private_apis),
     "exit codes": ("operations.md", exit_codes),
+    "metrics": ("metrics.md", metrics),
 }
 
 

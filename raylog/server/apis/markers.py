@@ -20,7 +20,7 @@ TIMEOUT_MS: Final = 30_000
 """How long it may take until all replicas have them; Kafka's request.timeout.ms of brokers."""
 
 
-def event(request: Any, token: int, names: TopicNames) -> MarkersReceived:
+def event(request: Any, token: int, names: TopicNames, _: int) -> MarkersReceived:
     markers = []
     for each in request.markers:
         marker = Marker.COMMIT if each.transaction_result else Marker.ABORT

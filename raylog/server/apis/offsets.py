@@ -107,7 +107,7 @@ def epoch_entity(request: Any, reply: OffsetForLeaderEpochReply, version: int) -
     return cls(throttle_time=NO_DELAY, topics=topics)
 
 
-def delete_records_event(request: Any, token: int, names: TopicNames) -> DeleteRecordsReceived:
+def delete_records_event(request: Any, token: int, names: TopicNames, _: int) -> DeleteRecordsReceived:
     partitions = []
     for topic in request.topics:
         topic_id = names.id_of(topic)

@@ -1,0 +1,251 @@
+"""Every metric that a Broker shows. The names are those that the JMX exporter of Prometheus gives
+Apache Kafka's, where Kafka has the metric, and those of common exporters else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from raylog.metrics.metric import Metric, MetricType
+
+COUNTER, GAUGE = MetricType.COUNTER, MetricType.GAUGE
+OTHER_TOPICS: Final = "(others)"
+"""Stands for the topics that have no series of their own. No topic can have this name."""
+
+_TOPICS = "kafka_server_brokertopicmetrics_"
+_BEAN = "kafka.server:type=BrokerTopicMetrics,name="
+_REPLICAS = "kafka_server_replicamanager_"
+_REPLICA_BEAN = "kafka.server:type=ReplicaManager,name="
+_SOCKETS = "kafka_server_socket_server_metrics_"
+_SOCKET_BEAN = "kafka.server:type=socket-server-metrics "
+_CONTROLLER = "kafka_controller_kafkacontroller_"
+_CONTROLLER_BEAN = "kafka.controller:type=KafkaController,name="
+_LOG = "kafka_log_log_"
+_LOG_BEAN = "kafka.log:type=Log,name="
+_PARTITION = ("topic", "partition")
+
+
+def _of_topics(name: str, bean: str, meaning: str) -> Metric:
+    return Metric(f"{_TOPICS}{name}_total", COUNTER, ("topic",), meaning, f"{_BEAN}{bean}")
+
+
+BYTES_IN = _of_topics(
+    "bytesin", "BytesInPerSec", "bytes of record batches that producers sent and the leader took, repeated ones too"
+)
+BYTES_OUT = _of_topics("bytesout", "BytesOutPerSec", "bytes of record batches that consumers were sent")
+MESSAGES_IN = _of_topics("messagesin", "MessagesInPerSec", "records in those batches")
+REPLICATION_BYTES_IN = _of_topics(
+    "replicationbytesin", "ReplicationBytesInPerSec", "bytes of record batches that followers copied from leaders"
+)
+REPLICATION_BYTES_OUT = _of_topics(
+    "replicationbytesout", "ReplicationBytesOutPerSec", "bytes of record batches that leaders sent to followers"
+)
+PRODUCE_REQUESTS = _of_topics(
+    "totalproducerequests", "TotalProduceRequestsPerSec", "appends that a leader was asked for, one for each partition"
+)
+FAILED_PRODUCE_REQUESTS = _of_topics(
+    "failedproducerequests", "FailedProduceRequestsPerSec", "those of them that the leader refused"
+)
+
+REQUESTS = Metric(
+    "kafka_network_requestmetrics_requests_total",
+    COUNTER,
+    ("request", "version"),
+    "requests of clients, by API and version",
+    "kafka.network:type=RequestMetrics,name=RequestsPerSec",
+)
+INTERNAL_REQUESTS = Metric(
+    "raylog_internal_requests_total",
+    COUNTER,
+    ("request", "version"),
+    "requests that the cluster's own processes sent each other, those that they pass on for clients among them",
+)
+CONNECTIONS = Metric(
+    f"{_SOCKETS}connection_count",
+    GAUGE,
+    ("listener",),
+    "open connections; `INTERNAL` are those of raylog's own clients and processes",
+    f"{_SOCKET_BEAN}connection-count",
+)
+CONNECTIONS_CREATED = Metric(
+    f"{_SOCKETS}connection_creation_total",
+    COUNTER,
+    ("listener",),
+    "connections that were accepted",
+    f"{_SOCKET_BEAN}connection-creation-total",
+)
+SUCCESSFUL_AUTHENTICATIONS = Metric(
+    f"{_SOCKETS}successful_authentication_total",
+    COUNTER,
+    ("listener",),
+    "clients that authenticated by SASL, or proved the cluster's secret",
+    f"{_SOCKET_BEAN}successful-authentication-total",
+)
+FAILED_AUTHENTICATIONS = Metric(
+    f"{_SOCKETS}failed_authentication_total",
+    COUNTER,
+    ("listener",),
+    "attempts to authenticate that failed",
+    f"{_SOCKET_BEAN}failed-authentication-total",
+)
+
+PARTITIONS = Metric(
+    f"{_REPLICAS}partitioncount", GAUGE, (), "replicas that this broker holds", f"{_REPLICA_BEAN}PartitionCount"
+)
+LEADERS = Metric(
+    f"{_REPLICAS}leadercount", GAUGE, (), "partitions that this broker leads", f"{_REPLICA_BEAN}LeaderCount"
+)
+UNDER_REPLICATED = Metric(
+    f"{_REPLICAS}underreplicatedpartitions",
+    GAUGE,
+    (),
+    "partitions that this broker leads and that have fewer in-sync replicas than replicas",
+    f"{_REPLICA_BEAN}UnderReplicatedPartitions",
+)
+UNDER_MIN_ISR = Metric(
+    f"{_REPLICAS}underminisrpartitioncount",
+    GAUGE,
+    (),
+    "partitions that this broker leads and that have fewer in-sync replicas than `min.insync.replicas`",
+    f"{_REPLICA_BEAN}UnderMinIsrPartitionCount",
+)
+AT_MIN_ISR = Metric(
+    f"{_REPLICAS}atminisrpartitioncount",
+    GAUGE,
+    (),
+    "partitions that this broker leads and that have exactly as many",
+    f"{_REPLICA_BEAN}AtMinIsrPartitionCount",
+)
+OFFLINE_REPLICAS = Metric(
+    f"{_REPLICAS}offlinereplicacount",
+    GAUGE,
+    (),
+    "replicas of this broker whose logs could not be opened or have failed",
+    f"{_REPLICA_BEAN}OfflineReplicaCount",
+)
+ISR_SHRINKS = Metric(
+    f"{_REPLICAS}isrshrinks_total",
+    COUNTER,
+    (),
+    "times that a partition that this broker led lost in-sync replicas",
+    f"{_REPLICA_BEAN}IsrShrinksPerSec",
+)
+ISR_EXPANDS = Metric(
+    f"{_REPLICAS}isrexpands_total", COUNTER, (), "times that it gained some", f"{_REPLICA_BEAN}IsrExpandsPerSec"
+)
+
+LOG_SIZE = Metric(f"{_LOG}size", GAUGE, _PARTITION, "bytes of this broker's replica", f"{_LOG_BEAN}Size")
+LOG_START_OFFSET = Metric(f"{_LOG}logstartoffset", GAUGE, _PARTITION, "its first offset", f"{_LOG_BEAN}LogStartOffset")
+LOG_END_OFFSET = Metric(
+    f"{_LOG}logendoffset", GAUGE, _PARTITION, "the offset that its next record will have", f"{_LOG_BEAN}LogEndOffset"
+)
+
+ACTIVE_CONTROLLERS = Metric(
+    f"{_CONTROLLER}activecontrollercount",
+    GAUGE,
+    (),
+    "1 where the active controller is this broker's, else 0",
+    f"{_CONTROLLER_BEAN}ActiveControllerCount",
+)
+TOPICS = Metric(
+    f"{_CONTROLLER}globaltopiccount",
+    GAUGE,
+    (),
+    "topics of the cluster; shown, as the following ones, by the broker of the active controller",
+    f"{_CONTROLLER_BEAN}GlobalTopicCount",
+)
+ALL_PARTITIONS = Metric(
+    f"{_CONTROLLER}globalpartitioncount",
+    GAUGE,
+    (),
+    "partitions of the cluster",
+    f"{_CONTROLLER_BEAN}GlobalPartitionCount",
+)
+OFFLINE_PARTITIONS = Metric(
+    f"{_CONTROLLER}offlinepartitionscount",
+    GAUGE,
+    (),
+    "partitions without a leader",
+    f"{_CONTROLLER_BEAN}OfflinePartitionsCount",
+)
+PREFERRED_REPLICA_IMBALANCE = Metric(
+    f"{_CONTROLLER}preferredreplicaimbalancecount",
+    GAUGE,
+    (),
+    "partitions that another replica than the preferred one leads",
+    f"{_CONTROLLER_BEAN}PreferredReplicaImbalanceCount",
+)
+ACTIVE_BROKERS = Metric(
+    f"{_CONTROLLER}activebrokercount",
+    GAUGE,
+    (),
+    "brokers whose Broker process lives",
+    f"{_CONTROLLER_BEAN}ActiveBrokerCount",
+)
+FENCED_BROKERS = Metric(
+    f"{_CONTROLLER}fencedbrokercount",
+    GAUGE,
+    (),
+    "brokers whose Broker process does not",
+    f"{_CONTROLLER_BEAN}FencedBrokerCount",
+)
+UNCLEAN_ELECTIONS = Metric(
+    "kafka_controller_controllerstats_uncleanleaderelections",
+    GAUGE,
+    (),
+    "unclean elections that partitions of today have had since they were created",
+    "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
+)
+LEADER_EPOCHS = Metric(
+    "raylog_controller_leader_epochs",
+    GAUGE,
+    (),
+    "elections of a leader, clean and unclean, that partitions of today have had since they were created",
+)
+
+CURRENT_OFFSET = Metric(
+    "kafka_consumergroup_current_offset",
+    GAUGE,
+    ("consumergroup", *_PARTITION),
+    "the offset that the group has committed; shown by the broker of its coordinator",
+)
+LAG = Metric(
+    "kafka_consumergroup_lag",
+    GAUGE,
+    ("consumergroup", *_PARTITION),
+    "records from there to the end that consumers can read",
+)
+GROUP_MEMBERS = Metric(
+    "kafka_consumergroup_members",
+    GAUGE,
+    ("consumergroup",),
+    "members of the group; shown by the broker of its coordinator",
+)
+
+CPU_SECONDS = Metric("process_cpu_seconds_total", COUNTER, ("node_id",), "CPU time of a server process")
+RESIDENT_MEMORY = Metric("process_resident_memory_bytes", GAUGE, ("node_id",), "its resident memory")
+OPEN_FILES = Metric("process_open_fds", GAUGE, ("node_id",), "its open file descriptors")
+LOOP_DELAY = Metric(
+    "raylog_event_loop_delay_seconds",
+    GAUGE,
+    ("node_id",),
+    "how late its event loop called a timer, at worst within the last minute",
+)
+
+SILENT_PROCESSES = Metric(
+    "raylog_metrics_silent_processes",
+    GAUGE,
+    (),
+    "processes of this broker that did not answer in time; their gauges are missing, their counters stand still",
+)
+SERIES_LEFT_OUT = Metric(
+    "raylog_metrics_series_left_out",
+    GAUGE,
+    ("metric",),
+    "series that are not shown, because the metric has more than `metrics.series.max`",
+)
+
+METRICS: Final[Mapping[str, Metric]] = {
+    each.name: each for each in list(globals().values()) if isinstance(each, Metric)
+}

@@ -1,0 +1,35 @@
+"""What a server has counted since it began: plain integers, for whoever asks (``raylog.metrics``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+VERSION_BITS: Final = 16
+
+
+class ServerCounts:
+    """Requests are counted by API key and version (``api_number``), the rest by listener.
+
+    ``requests`` are those of clients. A connection that has moved (``Server.adopt``) is created and
+    authenticated once, where it came in.
+    """
+
+    __slots__ = ("created", "failed_authentications", "internal_requests", "requests", "successful_authentications")
+
+    def __init__(self) -> None:
+        self.requests: Counter[int] = Counter()
+        self.internal_requests: Counter[int] = Counter()  # of the cluster's own processes
+        self.created: Counter[str] = Counter()
+        self.successful_authentications: Counter[str] = Counter()
+        self.failed_authentications: Counter[str] = Counter()
+
+
+def api_number(api_key: int, version: int) -> int:
+    """One number for both."""
+    return api_key << VERSION_BITS | version
+
+
+def api_of_number(number: int) -> tuple[int, int]:
+    """Key and version."""
+    return number >> VERSION_BITS, number & ((1 << VERSION_BITS) - 1)
