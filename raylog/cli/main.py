@@ -36,6 +36,7 @@ from raylog.cli import (
     groups,
     leader_election,
     log_dirs,
+    metrics,
     node,
     perf,
     produce,
@@ -123,6 +124,7 @@ app.command("verifiable-consumer")(reaching(verifiable.verifiable_consumer))
 app.command("verify")(reaching(verify.verify))
 app.command("dump-log")(dump_log.dump_log)
 app.add_typer(perf.app, name="perf")
+app.add_typer(metrics.app, name="metrics")
 app.add_typer(node.app, name="node")
 app.add_typer(quorum.app, name="quorum")
 app.command("events")(reaching(events.events))
