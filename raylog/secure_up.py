@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raylog.configs.link_configs import PROTOCOL
-
 from raylog.configs.security_configs import AUTHORIZER, SUPER_USERS
 from raylog.configs.server_properties import ServerProperties
 from raylog.disks.secure_files import USER, SecureFiles

@@ -172,7 +172,6 @@ def _up_on_disks(
     """
     from raylog import secure_up
     from raylog.disks.link_file import wanted_links
-
     from raylog.disks.listener_file import wanted_listeners
     from raylog.disks.start_lock import only_start
     from raylog.disks.started_listeners import checked_openness

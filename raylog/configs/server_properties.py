@@ -25,7 +25,6 @@ from typing import Any
 from raylog.configs.broker_configs import BROKER_CONFIGS, for_all_brokers
 from raylog.configs.link_configs import IDENTIFICATION, take_link_configs
 from raylog.configs.listener_configs import check_plain_users, is_listener_config, names_plain_users
-
 from raylog.configs.properties import read_properties, resolved
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.topic_configs import INT_MAX, ConfigValueType, TopicConfig
@@ -195,7 +194,6 @@ def _sorted(said: Mapping[str, str]) -> ServerProperties:
             notices.append(f"{name} has no effect: {reason}")
     check_plain_users(of_listeners)
     return ServerProperties(for_all_brokers(left), listeners, advertised, of_listeners, tuple(notices), of_links)
-
 
 
 def _of_all_listeners(name: str) -> str | None:

@@ -30,6 +30,7 @@ from raylog.metrics.joined import JoinedMetrics, Process
 from raylog.metrics.registry import Registry, Samples
 from raylog.types import CONTROLLER_SLOT, Endpoint, TopicPartition, node_id
 from raylog.wire.handshake import Peer
+from raylog.wire.internal_tls import Secret
 from raylog.wire.private import CollectMetrics, MetricsCollected
 
 logger = logging.getLogger("raylog.metrics")
@@ -50,7 +51,7 @@ class BrokerMetrics:
         caller: Peer,
         registry: Registry,
         *,
-        secret: bytes,
+        secret: Secret,
         cluster_id: str,
         image: Callable[[], MetadataImage],
         controller: Callable[[], tuple[int, Endpoint] | None],

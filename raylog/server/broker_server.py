@@ -29,7 +29,6 @@ from raylog.disks.disk import DiskLock, boot_id, lock_disk
 from raylog.kafka.chain import Stage
 from raylog.listener.broker_metrics import BrokerMetrics
 from raylog.listener.plain_user_files import PlainUserFiles
-
 from raylog.listener.router import Router
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy

@@ -68,7 +68,6 @@ from raylog.raft.messages import Message, NotLeader, QuorumConfig, QuorumWrite
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
 from raylog.server import cluster_events, controller_metrics, host_requests, plan_requests, start_requests
-
 from raylog.server.apis import acls, admin, client_quotas, configs, credentials, operations, quorum, tokens
 from raylog.server.controller_effects import carry_out
 from raylog.server.controller_requests import ControllerRequests
@@ -471,17 +470,11 @@ class ControllerServer:
         is known.
         """
         known = self._controller.image.disks
-        for disk in sorted(
-            order.disks, key=lambda disk: uuid.UUID(bytes=disk["directory_id"]) not in known
-        ):  # first who moved
+        first_who_moved = sorted(order.disks, key=lambda disk: uuid.UUID(bytes=disk["directory_id"]) not in known)
+        for disk in first_who_moved:
             done: asyncio.Future[ControllerReply] = self._loop.create_future()
-            asked = requests.RegisterDisk(
-                self._disk.cluster_id,
-                disk["broker_id"],
-                uuid.UUID(bytes=disk["directory_id"]),
-                disk["path"],
-                disk.get("rack"),
-            )
+            told = disk["broker_id"], uuid.UUID(bytes=disk["directory_id"]), disk["path"], disk.get("rack")
+            asked = requests.RegisterDisk(self._disk.cluster_id, *told)
             self._requests.ask(asked, done.set_result)
             reply = await done
             if isinstance(reply, requests.DiskOutcome | Refused) and reply.error:

@@ -24,7 +24,6 @@ from raylog import secure_up
 from raylog.configs.server_properties import server_properties
 from raylog.disks.link_file import wanted_links
 from raylog.disks.secure_files import SecureFiles
-
 from raylog.errors import ConfigError
 from raylog.extras import is_installed
 from raylog.secure_up import make_secure
