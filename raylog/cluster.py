@@ -65,7 +65,8 @@ from raylog.types import ClusterEvent, Endpoint
 from raylog.wire.client_security import ClientSecurity
 from raylog.wire.internal_tls import Secret, SecretInsideTls
 from raylog.wire.listeners import endpoint_text
-from raylog.wire.private import LOG_CLOSING_S, ClusterStatusRequest, DescribeEvents, DescribeQuorum, Shutdown
+from raylog.wire.private import LOG_CLOSING_S, ClusterStatusRequest, DescribeQuorum, Shutdown
+from raylog.wire.private_watching import DescribeEvents
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"

@@ -31,7 +31,7 @@ from raylog.metrics.registry import Registry, Samples
 from raylog.types import CONTROLLER_SLOT, Endpoint, TopicPartition, node_id
 from raylog.wire.handshake import Peer
 from raylog.wire.internal_tls import Secret
-from raylog.wire.private import CollectMetrics, MetricsCollected
+from raylog.wire.private_watching import CollectMetrics, MetricsCollected
 
 logger = logging.getLogger("raylog.metrics")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raylog.metadata.controllers.history import EVENTS_MAX, ClusterHistory
-from raylog.wire.private import DescribeEvents, EventsDescribed
+from raylog.wire.private_watching import DescribeEvents, EventsDescribed
 from raylog.wire.request import Handler, Request
 
 

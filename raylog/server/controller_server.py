@@ -145,8 +145,7 @@ class ControllerServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ordered: set[uuid.UUID] = set()  # disks whose controllers are being started
         self._stopping = self._was_recovering = False
-        # Disks and voters when the address was last written.
-        self._published_to: tuple[int, tuple[uuid.UUID, ...]] | None = None
+        self._published_to: tuple[int, tuple[uuid.UUID, ...]] | None = None  # disks and voters, as last written
         self._links = QuorumLinks(
             Path(spec.disk),
             self._disk.directory_id,

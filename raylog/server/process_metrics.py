@@ -11,7 +11,8 @@ from raylog.metrics import table
 from raylog.metrics.loop_delay import LoopDelay
 from raylog.metrics.registry import Collector, Registry, Samples
 from raylog.server.process_usage import resident_bytes
-from raylog.wire import private
+from raylog.wire.private import COLLECT_METRICS, name_of
+from raylog.wire.private_watching import MetricsCollected
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
 from raylog.wire.server_counts import api_of_number
@@ -35,9 +36,9 @@ class ProcessMetrics:
 
         def collect(request: Request) -> None:
             samples = self.registry.collect(request.body.series_max)
-            request.reply(private.MetricsCollected(samples.plain()))
+            request.reply(MetricsCollected(samples.plain()))
 
-        return {private.COLLECT_METRICS: collect}
+        return {COLLECT_METRICS: collect}
 
 
 def of_process(node: int, loop_delay: LoopDelay) -> Collector:
@@ -88,4 +89,4 @@ def of_servers(servers: Callable[[], Sequence[Server]]) -> Collector:
 
 def _api_name(api_key: int) -> str:
     spec = apis.BY_KEY.get(api_key)
-    return spec.name if spec is not None else private.name_of(api_key) or str(api_key)
+    return spec.name if spec is not None else name_of(api_key) or str(api_key)

@@ -178,14 +178,7 @@ class ReplicaServer:
         self._over: asyncio.Future[str] | None = None
         self._stopping = False
         self._hosted = HostedCoordinators(self, self._questions(), self._want_leave, groups=groups)
-        self._session = SessionClient(
-            Path(spec.disk),
-            self._identity,
-            hello=self._hello,
-            on_frame=self._controller_said,
-            on_change=lambda connected: self._driver.handle(ControlSessionChanged(connected)),
-            loads=self._host.take_loads,
-        )
+        self._session = self._session_client()
         self.door = Door(self, spec.node_id, stages)
         self._metrics = metrics_of_host(spec.node_id, self._servers, lambda: self._host, self._hosted)
         apis = self._kafka_apis()
@@ -200,6 +193,16 @@ class ReplicaServer:
             versions=apis.versions,
         )
         self._quotas = ProgramQuotas(self._server)
+
+    def _session_client(self) -> SessionClient:
+        return SessionClient(
+            Path(self._spec.disk),
+            self._identity,
+            hello=self._hello,
+            on_frame=self._controller_said,
+            on_change=lambda connected: self._driver.handle(ControlSessionChanged(connected)),
+            loads=self._host.take_loads,
+        )
 
     def _servers(self) -> tuple[Server, ...]:
         return self._server, self.door.server

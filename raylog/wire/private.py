@@ -401,31 +401,6 @@ class QuorumDescription:
     quorum: dict[str, Any]
 
 
-@request_of(DESCRIBE_EVENTS)
-@dataclass(frozen=True, slots=True)
-class DescribeEvents:
-    """Asks any controller what has happened to the cluster: the oldest ``count`` events behind the
-    position (``index``, ``number``), or the newest ones, for index −1.
-    """
-
-    API_KEY: ClassVar[int]
-    index: int = -1
-    number: int = -1
-    count: int = 1_000
-
-
-@reply_to(DESCRIBE_EVENTS)
-@dataclass(frozen=True, slots=True)
-class EventsDescribed:
-    """``events``: index, number, Unix time in ms, kind, subject and text of each, in the order of
-    the metadata log. ``lacks``: whether others that were asked for are no longer known.
-    """
-
-    API_KEY: ClassVar[int]
-    events: tuple[tuple[int, int, int, str, str, str], ...] = ()
-    lacks: bool = False
-
-
 @request_of(SUMMON)
 @dataclass(frozen=True, slots=True)
 class Summon:
@@ -538,26 +513,6 @@ class DoorOpened:
     API_KEY: ClassVar[int]
     name: str
     token: bytes
-
-
-@request_of(COLLECT_METRICS)
-@dataclass(frozen=True, slots=True)
-class CollectMetrics:
-    """A Broker asks a process for the metrics of its registry (``raylog.metrics``), with at most
-    ``series_max`` series of a gauge.
-    """
-
-    API_KEY: ClassVar[int]
-    series_max: int = 1_000
-
-
-@reply_to(COLLECT_METRICS)
-@dataclass(frozen=True, slots=True)
-class MetricsCollected:
-    """Each sample is the metric's name, the values of its labels, and its value."""
-
-    API_KEY: ClassVar[int]
-    samples: tuple[tuple[str, tuple[str, ...], float], ...]
 
 
 @dataclass(frozen=True, slots=True)
