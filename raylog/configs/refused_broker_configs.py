@@ -12,7 +12,10 @@ from collections.abc import Mapping
 _THREADS = "raylog has no pools of threads of that kind: each server is an event loop"
 _TIERS = "there is no remote storage: every segment stays on its disk until retention deletes it"
 _LISTENER = "a start takes it; it can't be changed while the broker runs"
-_LISTENER_SETTINGS = "a start takes it; it can't be changed while the broker runs, but a listener reloads a certificate whose file changes"
+_LISTENER_SETTINGS = (
+    "a start takes it; while the broker runs only certificates can be changed, those of one listener of one broker: "
+    "listener.name.NAME.ssl.keystore.location and its like. A listener reloads a certificate whose file changes"
+)
 _INSIDE = "servers talk to each other over connections of their own"
 _PYTHONS_TLS = "TLS is Python's and OpenSSL's, which have no such setting"
 _CONNECTIONS = "connections are limited for a broker as a whole (max.connections), and for each address alike (max.connections.per.ip)"

@@ -28,7 +28,7 @@ from raylog.configs.topic_configs import INT_MAX
 from raylog.kafka import table
 from raylog.kafka.chain import Refuse, Stage
 from raylog.kafka.spec import ApiSpec, ServerKind
-from raylog.listener import cluster_view, log_directories, markers, tokens
+from raylog.listener import certificate_changes, cluster_view, log_directories, markers, tokens
 from raylog.listener.access import partial
 from raylog.listener.access.guard import Guard
 from raylog.listener.arrivals import Arrivals
@@ -79,9 +79,11 @@ class Router:
         controller_timeout_ms: int = TIMEOUT_MS,
         stages: Sequence[Stage] = (),
         clock: MachineClock | None = None,
+        check_certificates: certificate_changes.Check = certificate_changes.check_none,
     ) -> None:
         """``ports``: where to listen. ``controller`` returns the active controller's broker and
         address. ``stages`` run before every handler. ``clock``: the machine's if none is given.
+        ``check_certificates`` says whether the ports can go by such configs.
         """
         clock = clock or MachineClock()
         self._controller = controller
@@ -99,6 +101,7 @@ class Router:
             timeout_ms=controller_timeout_ms,
         )
         self.sessions = FetchSessions(lambda: clock.chance.getrandbits(31))
+        self._check_certificates = check_certificates
         self._arrivals = Arrivals()
         self._creation = TopicCreator(self._routes, self._link, self._arrivals)
         self._sasl = SaslAuthenticator(lambda: self._routes.image.credentials, key=secret_bytes(secret))
@@ -150,6 +153,7 @@ class Router:
             **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
             table.WRITE_TXN_MARKERS: markers.handler(self._routes, self._owners),
             **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
+            **certificate_changes.handlers(self._link, self._routes, self._check_certificates),
             **tokens.handlers(self._link, self._guard.access),
             **groups.handlers(),
             **transactions.handlers(),

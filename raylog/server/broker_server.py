@@ -20,10 +20,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from raylog.configs.certificate_configs import certificate_configs
 from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
 from raylog.disks.disk import DiskLock, boot_id, lock_disk
 from raylog.kafka.chain import Stage
@@ -41,7 +42,7 @@ from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
 from raylog.types import Endpoint, broker_of
 from raylog.wire.bearer_tokens import BearerTokens
-from raylog.wire.certificates import CertificateWatch
+from raylog.listener.certificates import ListenerCertificates
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import Limits
 from raylog.wire.listeners import Listeners, NamedListener
@@ -107,9 +108,10 @@ class BrokerServer:
         self._listener_watch = (
             ListenerWatch(Path(spec.disk), self._disk.listeners, self._begin_anew) if listeners is None else None
         )
-        self._certificates = CertificateWatch()
+        self._certificates = ListenerCertificates(self._listeners)
         self._plain_users = PlainUserFiles()
         self.metrics = self._broker_metrics()
+
         self._ports = [self._port(each, ray_token) for each in self._listeners.each]
         if self._ports:
             self.router = self._router(limits, stages)
@@ -209,14 +211,15 @@ class BrokerServer:
             controller=self._session.controller,
             limits=limits,
             stages=stages,
+            check_certificates=self._certificates.check,
         )
 
     def _port(self, listener: NamedListener, ray_token: str | None) -> Port:
-        tls, oauth = self._listeners.tls_of(listener), self._listeners.oauth_of(listener)
-        if tls is None:
-            port = Port(listener.name, listener.bind, has_sasl=listener.protocol.has_sasl)
+        oauth = self._listeners.oauth_of(listener)
+        if listener.protocol.has_tls:
+            port = self._certificates.port_of(listener)
         else:
-            port = self._certificates.port(listener.name, listener.bind, tls, has_sasl=listener.protocol.has_sasl)
+            port = Port(listener.name, listener.bind, has_sasl=listener.protocol.has_sasl)
         if oauth is not None:
             port.tokens = BearerTokens(oauth, ray_token=ray_token)
         port.logins = self._plain_users.logins(self._listeners, listener)
@@ -287,11 +290,16 @@ class BrokerServer:
         if self.router is None:
             return
         self.router.image_changed()
+        certificates = certificate_configs(self._image().broker_configs.get(broker_of(self._spec.node_id), {}))
         if self._answering is None:
-            self._answering = asyncio.get_running_loop().create_task(self._answer(self.router))
+            self._answering = asyncio.get_running_loop().create_task(self._answer(self.router, certificates))
+        else:
+            self._certificates.set(certificates)
 
-    async def _answer(self, router: Router) -> None:
+    async def _answer(self, router: Router, certificates: Mapping[str, str]) -> None:
+        """Begin, with the certificates that were set while an earlier process of this broker ran."""
         try:
+            await self._certificates.follow(certificates)
             await router.start()
         except OSError as error:
             logger.error("Kafka clients cannot be served: %s", error)

@@ -97,6 +97,8 @@ class ControllerRequests:
                 return
             if api.asked_by is not None:
                 asked = api.asked_by(asked, request.context.principal)
+            if api.sent_by is not None:
+                asked = api.sent_by(asked, request.peer.node_id)
             self.park(request, self.ask(asked, answer))
 
         return handle

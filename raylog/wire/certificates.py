@@ -1,9 +1,9 @@
-"""Certificates of listeners, reloaded when their files change.
+"""Certificates of ports with TLS, reloaded when their files change.
 
-Every ``LOOK_S`` seconds a thread looks at the files of each listener with TLS. When one of them is
-another file or has another time or length, the listener reads all of them and goes by them for new
-connections; open ones stay. Files that do not fit together, such as a key whose certificate is not
-there yet, are reported in the log, and the listener keeps what it has until they change again.
+Every ``LOOK_S`` seconds a thread looks at the files of each port. When one of them is another file
+or has another time or length, the port reads all of them and goes by them for new connections; open
+ones stay. Files that do not fit together, such as a key whose certificate is not there yet, are
+reported in the log, and the port keeps what it has until they change again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class CertificateWatch:
-    """Looks at the files of all listeners with TLS from ``start`` to ``stop``."""
+    """Looks at the files of all its ports from ``start`` to ``stop``."""
 
     def __init__(self) -> None:
+        self.watched: list[WatchedPort] = []
         self._task: asyncio.Task[None] | None = None
-        self._watched: list[tuple[Port, TlsConfig, Stamp]] = []
+        self._looking = asyncio.Lock()
 
     def port(
         self, listener: str, wanted: Endpoint, tls: TlsConfig, *, has_sasl: bool = False, must_match: bool = False
@@ -47,14 +48,13 @@ class CertificateWatch:
             principal_of=tls.principal_of,
             has_sasl=has_sasl,
         )
-        if tls.files:
-            self._watched.append((port, tls, stamp))
+        self.watched.append(WatchedPort(port, tls, stamp))
         return port
 
     def start(self) -> None:
         """Begin to look."""
-        if self._watched:
-            self._task = asyncio.get_running_loop().create_task(self._watch(self._watched))
+        if self.watched:
+            self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> None:
         """Idempotent."""
@@ -63,23 +63,48 @@ class CertificateWatch:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _watch(self, watched: list[tuple[Port, TlsConfig, Stamp]]) -> None:
+    async def look(self) -> None:
+        """Now."""
+        async with self._looking:
+            for each in self.watched:
+                try:
+                    await each.look(self.tls_of(each))
+                except (ConfigError, OSError) as error:
+                    each.report(str(error))
+
+    def tls_of(self, watched: WatchedPort) -> TlsConfig:
+        """By what the port is to go now. Raises ConfigError."""
+        return watched.tls
+
+    async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            for index, (port, tls, before) in enumerate(watched):
-                found = await asyncio.to_thread(stamp_of, tls.files)
-                if found != before:
-                    watched[index] = (port, tls, found)
-                    await _reload(port, tls)
+            await self.look()
 
 
-async def _reload(port: Port, tls: TlsConfig) -> None:
-    try:
-        await port.use(await asyncio.to_thread(tls.context), tls.principal_of)
-    except (ConfigError, OSError) as error:
-        logger.error("listener %s keeps its certificates: %s", port.listener, error)
-        return
-    logger.info("listener %s goes by its new certificates", port.listener)
+class WatchedPort:
+    """One port with TLS, and what it goes by."""
+
+    def __init__(self, port: Port, tls: TlsConfig, stamp: Stamp) -> None:
+        self.port = port
+        self.tls = tls
+        self._stamp = stamp
+        self._reported = ""
+
+    async def look(self, tls: TlsConfig) -> None:
+        """Go by that, if it or one of its files is another than before. Raises ConfigError, OSError."""
+        stamp = await asyncio.to_thread(stamp_of, tls.files)
+        if (tls, stamp) == (self.tls, self._stamp):
+            return
+        self.tls, self._stamp, self._reported = tls, stamp, ""
+        await self.port.use(await asyncio.to_thread(tls.context), tls.principal_of)
+        logger.info("listener %s goes by its new certificates", self.port.listener)
+
+    def report(self, why: str) -> None:
+        """Once, until something changes."""
+        if why != self._reported:
+            self._reported = why
+            logger.error("listener %s keeps its certificates: %s", self.port.listener, why)
 
 
 def stamp_of(files: Sequence[Path]) -> Stamp:

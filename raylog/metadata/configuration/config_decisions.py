@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from raylog.configs import broker_configs, topic_configs
 from raylog.configs.broker_config import BrokerConfig
+from raylog.configs.certificate_configs import certificate_config, certificate_configs, check_asked
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.topic_configs import ConfigValueType, TopicConfig
 from raylog.errors import ConfigError, RaylogError, code_of
@@ -52,7 +53,7 @@ def decide_alter_configs(
         try:
             if named.count((resource.type, resource.name)) > 1:
                 raise InvalidRequest(f"{resource.name!r} is named twice in one request")
-            records += _alter(image, resource, cores)
+            records += _alter(image, resource, cores, request.checked_by)
         except RaylogError as error:
             results.append(ResourceOutcome(resource.type, resource.name, code_of(error), str(error)))
             continue
@@ -90,8 +91,8 @@ def _check_with_dynamic(values: BrokerValues, cores: int) -> None:
         ) from None
 
 
-def _alter(image: MetadataImage, resource: ResourceChanges, cores: int) -> list[Record]:
-    of = _resource(image, resource.type, resource.name)
+def _alter(image: MetadataImage, resource: ResourceChanges, cores: int, checked_by: int | None) -> list[Record]:
+    of = _resource(image, resource.type, resource.name, checked_by)
     keys = [change.name for change in resource.changes]
     changes = list(resource.changes)
     if resource.replaces:
@@ -171,6 +172,11 @@ def _broker_entries(
         default = creation_defaults.shown_default(image, name, config.default)
         synonyms = effective_configs.broker_synonyms(image, broker_id, name, default=default, static=static)
         yield _entry(config, synonyms, read_only=config.is_static)
+    for name in sorted(certificate_configs(image.broker_values.dynamic.get(broker_id, {}))):
+        of_certificates = certificate_config(name)
+        assert of_certificates is not None, f"{name} is set, and no config of certificates"
+        synonyms = effective_configs.broker_synonyms(image, broker_id, name, default="", static={})
+        yield _entry(of_certificates, synonyms, read_only=False)
     facts = dict(static)
     if broker_id is not None:
         actor = image.actors.get(node_id(broker_id, BROKER_SLOT))
@@ -212,20 +218,30 @@ class _TopicResource:
 
 
 class _BrokerResource:
-    """A broker as something whose configs change; ``broker_id`` None: all brokers."""
+    """A broker as something whose configs change; ``broker_id`` None: all brokers. ``checked_by``: the
+    broker that has checked what changes of its certificates.
+    """
 
-    def __init__(self, image: MetadataImage, broker_id: int | None) -> None:
+    def __init__(self, image: MetadataImage, broker_id: int | None, checked_by: int | None) -> None:
         self._broker_id = broker_id
+        self._checked_by = checked_by
         self._static = image.broker_values.all_static()
         self.configs: Mapping[str, str] = image.broker_values.dynamic.get(broker_id, {})
 
     def can_never_have(self, name: str) -> bool:
-        return name not in broker_configs.BROKER_CONFIGS and reason_for(name) is not None
+        is_known = name in broker_configs.BROKER_CONFIGS or certificate_config(name) is not None
+        return not is_known and reason_for(name) is not None
 
     def config_named(self, name: str) -> TopicConfig:
-        return broker_configs.changeable_config(name, self._broker_id)
+        of_certificates = certificate_config(name)
+        if of_certificates is None:
+            return broker_configs.changeable_config(name, self._broker_id)
+        check_asked(name, self._broker_id, self._checked_by)
+        return of_certificates
 
     def validated(self, name: str, text: str | None) -> str:
+        if certificate_config(name) is not None:
+            return (text or "").strip()
         return broker_configs.validated(name, self._broker_id, text)
 
     def check_together(self, configs: Mapping[str, str], cores: int) -> None:
@@ -270,9 +286,9 @@ WITHOUT_CONFIGS: Mapping[ResourceType | int, str] = {
 _Resource = _TopicResource | _BrokerResource | _ResourceWithoutConfigs
 
 
-def _resource(image: MetadataImage, type: ResourceType | int, name: str) -> _Resource:
+def _resource(image: MetadataImage, type: ResourceType | int, name: str, checked_by: int | None) -> _Resource:
     if type is ResourceType.BROKER:
-        return _BrokerResource(image, _broker_id(image, name, unknown=BrokerNotRegistered))
+        return _BrokerResource(image, _broker_id(image, name, unknown=BrokerNotRegistered), checked_by)
     if type in WITHOUT_CONFIGS:
         _check_name(image, type, name)
         return _ResourceWithoutConfigs(type)

@@ -50,10 +50,13 @@ class ResourceChanges:
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs:
-    """→ ConfigsAltered. Each resource succeeds or fails by itself."""
+    """→ ConfigsAltered. Each resource succeeds or fails by itself. ``checked_by``: the broker that has
+    passed the request on, and has looked at what is to change of its own certificates.
+    """
 
     resources: tuple[ResourceChanges, ...]
     validate_only: bool = False
+    checked_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

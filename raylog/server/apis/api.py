@@ -15,13 +15,15 @@ from raylog.server.apis.entities import module_of, response_class
 
 class Api(NamedTuple):
     """``to_request`` may raise a KafkaError for what cannot be asked; ``to_entity`` is given a
-    reply that is no Refused. ``asked_by`` adds the principal who asks, where that matters.
+    reply that is no Refused. ``asked_by`` adds the principal who asks, where that matters, and
+    ``sent_by`` the node id of the server that passes it on (−1: none does).
     """
 
     spec: ApiSpec
     to_request: Callable[[Any, int], requests.Request]
     to_entity: Callable[[Any, ControllerReply, int], Any]
     asked_by: Callable[[Any, str], requests.Request] | None = None
+    sent_by: Callable[[Any, int], requests.Request] | None = None
 
 
 def answer(spec: ApiSpec, version: int) -> tuple[Any, Any]:

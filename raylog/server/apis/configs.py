@@ -9,6 +9,7 @@ its value is in no answer. As in ``admin``, each entry of ``APIS`` is two transl
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -23,6 +24,7 @@ from raylog.metadata.configuration.config_requests import ConfigChange, ConfigOp
 from raylog.metadata.requests import ControllerReply
 from raylog.server.apis.api import Api, answer
 from raylog.server.apis.entities import CODES, NO_DELAY, build
+from raylog.types import BROKER_SLOT, broker_of, slot_of
 
 INVALID_REQUEST = ErrorCode.invalid_request.value
 PASSWORD = ConfigValueType.PASSWORD.value
@@ -127,6 +129,11 @@ def _alteration(body: Any, change_of: Any, *, replaces: bool) -> requests.Reques
     )
 
 
+def _checked_by(asked: config_requests.AlterConfigs, node: int) -> requests.Request:
+    is_broker = node >= 0 and slot_of(node) == BROKER_SLOT
+    return replace(asked, checked_by=broker_of(node) if is_broker else None)
+
+
 def _altered_entity(spec: ApiSpec) -> Any:
     def entity(body: Any, reply: ControllerReply, version: int) -> Any:
         cls, module = answer(spec, version)
@@ -147,6 +154,11 @@ def _altered_entity(spec: ApiSpec) -> Any:
 
 APIS = (
     Api(table.DESCRIBE_CONFIGS, _describe_request, _describe_entity),
-    Api(table.ALTER_CONFIGS, _replacing_request, _altered_entity(table.ALTER_CONFIGS)),
-    Api(table.INCREMENTAL_ALTER_CONFIGS, _incremental_request, _altered_entity(table.INCREMENTAL_ALTER_CONFIGS)),
+    Api(table.ALTER_CONFIGS, _replacing_request, _altered_entity(table.ALTER_CONFIGS), sent_by=_checked_by),
+    Api(
+        table.INCREMENTAL_ALTER_CONFIGS,
+        _incremental_request,
+        _altered_entity(table.INCREMENTAL_ALTER_CONFIGS),
+        sent_by=_checked_by,
+    ),
 )

@@ -1,0 +1,227 @@
+"""Certificates of a listener that are changed while its broker runs (KIP-226), as TLS clients see them on new connections."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Authority, settings
+from kio.schema.errors import ErrorCode
+from outside import Client, request
+from raw_requests import eventually
+
+from raylog.client.admin.admin import NewTopic
+from raylog.client.sync import AdminClient
+from raylog.errors import RaylogError
+from raylog.testing.in_process import InProcessCluster, cluster
+from raylog.types import BROKER_SLOT, node_id
+from raylog.wire.listeners import listeners_of
+
+pytestmark = pytest.mark.core
+
+BROKER, TOPIC = 4, 2
+SET, DELETE = 0, 1
+CORRELATION_ID = b"\0\0\0\7"
+API_VERSIONS = b"\0\0\0\x0a\0\x12\0\0" + CORRELATION_ID + b"\xff\xff"
+KEYSTORE = "listener.name.out.ssl.keystore.location"
+TRUSTSTORE = "listener.name.out.ssl.truststore.location"
+CHAIN, KEY = ("listener.name.out.ssl.keystore." + each for each in ("certificate.chain", "key"))
+
+
+class Site:
+    """Two brokers with a listener OUT, whose clients show certificates, beside PLAINTEXT."""
+
+    def __init__(self, folder: Path, authority: Authority, running: InProcessCluster) -> None:
+        self.folder = folder
+        self.authority = authority
+        self.running = running
+
+    def connect(self, broker: int = 0, own: Path | None = None) -> ssl.SSLSocket:
+        server = self.running.launcher.servers[node_id(broker, BROKER_SLOT)]
+        (at,) = (each.endpoint for each in server.advertised_listeners if each.name == "OUT")
+        context = ssl.create_default_context(cafile=str(self.authority.certificate))
+        context.load_cert_chain(own or self.folder / "client.pem")
+        plain = socket.create_connection((at.host, at.port), timeout=60)
+        return context.wrap_socket(plain, server_hostname=at.host)
+
+    def shown(self, broker: int = 0) -> str:
+        """Whose certificate a new connection gets."""
+        with self.connect(broker) as connection:
+            return name_of(connection)
+
+    def altered(self, changes: dict[str, Any], *, broker: str = "0", at: int = 0) -> tuple[ErrorCode, str | None]:
+        """The answer of broker ``at`` to changes of a broker; None takes one away."""
+        configs = [(name, DELETE if value is None else SET, value) for name, value in changes.items()]
+        (found,) = self.ask(((BROKER, broker, configs),), at)
+        return found.error_code, found.error_message
+
+    def ask(self, resources: Any, at: int = 0) -> Any:
+        client = Client(self.running, at)
+        try:
+            return client.ask(alteration(resources)).responses
+        finally:
+            client.close()
+
+    def own(self, broker: int = 0) -> dict[str, str]:
+        """What is set for that broker."""
+        return dict(self.running.controller._controller.image.broker_values.dynamic.get(broker, {}))
+
+
+def alteration(resources: Any) -> Any:
+    def each(module: Any) -> Any:
+        return tuple(
+            module.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=tuple(
+                    module.AlterableConfig(name=config, config_operation=operation, value=value)
+                    for config, operation, value in configs
+                ),
+            )
+            for kind, name, configs in resources
+        )
+
+    return request(44, 1, resources=each, validate_only=False)
+
+
+def name_of(connection: ssl.SSLSocket) -> str:
+    certificate: Any = connection.getpeercert()
+    return dict(each[0] for each in certificate["subject"])["commonName"]
+
+
+def answers(connection: ssl.SSLSocket) -> bool:
+    connection.sendall(API_VERSIONS)
+    return connection.recv(8)[4:] == CORRELATION_ID
+
+
+def accepts(site: Site, own: Path) -> bool:
+    """Whether a client with that certificate is served: TLS 1.3 refuses it after its handshake."""
+    try:
+        with site.connect(own=own) as connection:
+            return answers(connection)
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = Authority(folder)
+    authority.signed("client")
+    mapped = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUT:SSL"}
+    trusting = settings(authority.signed("first"), authority.certificate, ssl_client_auth="required")
+    listeners = listeners_of("PLAINTEXT://127.0.0.1:0,OUT://127.0.0.1:0", None, mapped | trusting)
+    with cluster(brokers=2, listeners=listeners) as running:
+        with AdminClient(running.address) as admin:
+            admin.create_topics([NewTopic("t", 1, 1)])
+        yield Site(folder, authority, running)
+
+
+@pytest.fixture
+def site(together: Site) -> Iterator[Site]:
+    """With the certificates of the start, again at its end."""
+    yield together
+    if names := [*together.own()]:
+        assert together.altered(dict.fromkeys(names))[0] is ErrorCode.none
+    eventually(lambda: together.shown() == "first", "the certificate of the start")
+
+
+def test_a_certificate_that_is_set_is_that_of_new_connections_and_open_ones_stay(site: Site) -> None:
+    with site.connect() as before:
+        assert site.altered({KEYSTORE: str(site.authority.signed("second"))}) == (ErrorCode.none, None)
+        eventually(lambda: site.shown() == "second", "the new certificate")
+        assert site.shown(broker=1) == "first", "it is one broker's"
+        assert name_of(before) == "first"
+        assert answers(before)
+    assert site.altered({KEYSTORE: None}) == (ErrorCode.none, None)
+    eventually(lambda: site.shown() == "first", "the certificate of the start")
+
+
+def test_a_key_that_is_not_the_certificates_is_refused_and_nothing_changes(site: Site) -> None:
+    texts = [site.authority.signed(each).read_text() for each in ("third", "fourth")]
+    (key, _), (_, chain) = ((text[: (at := text.index("-----BEGIN CERT"))], text[at:]) for text in texts)
+    changes = {"listener.name.out.ssl.keystore.location": "", KEY: key, CHAIN: chain}
+    resources = (
+        (BROKER, "0", [(name, SET, value) for name, value in changes.items()]),
+        (TOPIC, "t", [("retention.ms", SET, "7")]),
+    )
+    bad, good = site.ask(resources)
+    assert (bad.error_code, bad.resource_type, bad.resource_name) == (ErrorCode.invalid_config, BROKER, "0")
+    assert "the private key is not that of the certificate" in bad.error_message and key not in bad.error_message
+    assert (good.error_code, good.resource_type, good.resource_name) == (ErrorCode.none, TOPIC, "t")
+    assert not site.own() and site.shown() == "first"
+    missing = site.altered({KEYSTORE: "/nowhere/broker.pem"})
+    assert missing[0] is ErrorCode.invalid_config and "/nowhere/broker.pem cannot be read" in str(missing[1])
+    assert not site.own() and site.shown() == "first"
+
+
+def test_a_certificate_whose_texts_are_set_is_shown_and_its_key_is_not(site: Site) -> None:
+    text = site.authority.signed("fifth").read_text()
+    at = text.index("-----BEGIN CERT")
+    changes = {"listener.name.out.ssl.keystore.location": "", KEY: text[:at], CHAIN: text[at:]}
+    assert site.altered(changes) == (ErrorCode.none, None)
+    eventually(lambda: site.shown() == "fifth", "the new certificate")
+    described = request(32, 4, resources=(), include_synonyms=True, include_documentation=True)
+    module = importlib.import_module(type(described).__module__)
+    resource = module.DescribeConfigsResource(resource_type=BROKER, resource_name="0", configuration_keys=None)
+    client = Client(site.running, 0)
+    (result,) = client.ask(
+        type(described)(resources=(resource,), include_synonyms=True, include_documentation=True)
+    ).results
+    client.close()
+    shown = {each.name: each for each in result.configs}
+    assert (shown[KEY].value, shown[KEY].is_sensitive) == (None, True)
+    assert (shown[CHAIN].value, shown[CHAIN].is_sensitive, shown[CHAIN].read_only) == (text[at:].strip(), False, False)
+    assert text[:at].strip() not in repr(result)
+
+
+def test_a_truststore_that_is_set_lets_in_other_clients(site: Site, tmp_path: Path) -> None:
+    others = Authority(tmp_path)
+    stranger = others.signed("stranger")
+    assert not accepts(site, stranger)
+    assert site.altered({TRUSTSTORE: str(others.certificate)}) == (ErrorCode.none, None)
+    eventually(lambda: accepts(site, stranger), "the new authority's client")
+    assert not accepts(site, site.folder / "client.pem")
+
+
+def test_a_broker_that_comes_back_has_what_was_set(site: Site) -> None:
+    assert site.altered({KEYSTORE: str(site.authority.signed("sixth"))}) == (ErrorCode.none, None)
+    eventually(lambda: site.shown() == "sixth", "the new certificate")
+    launcher, node = site.running.launcher, node_id(0, BROKER_SLOT)
+    before = launcher.servers[node]
+    site.running.crash(node)
+    site.running.await_true(lambda: launcher.servers.get(node, before) is not before)
+    assert site.shown() == "sixth"
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "at", "says"),
+    [
+        (KEYSTORE, "1", 0, "broker 1 reads these files and has to check them"),
+        (KEYSTORE, "", 0, "set it for that one, not for all brokers"),
+        ("ssl.keystore.location", "0", 0, "listener.name.NAME.ssl.keystore.location"),
+        ("listener.name.in.ssl.keystore.location", "0", 0, "a listener with TLS that is not there: out"),
+        ("listener.name.plaintext.ssl.keystore.location", "0", 0, "a listener with TLS that is not there: out"),
+        ("listener.name.out.ssl.client.auth", "0", 0, "a start takes it"),
+    ],
+)
+def test_what_cannot_be_changed_so_is_refused(site: Site, name: str, of: str, at: int, says: str) -> None:
+    found = site.altered({name: str(site.folder / "first.pem")}, broker=of, at=at)
+    assert found[0] is ErrorCode.invalid_config and says in str(found[1])
+    assert not site.own(0) and not site.own(1)
+
+
+def test_who_asks_no_broker_can_neither_set_nor_take_away(site: Site) -> None:
+    path = str(site.authority.signed("seventh"))
+    with AdminClient(site.running.address) as admin:
+        with pytest.raises(RaylogError, match="ask it, by a listener of its own"):
+            admin.alter_configs(broker=0, set={KEYSTORE: path})
+        assert site.altered({KEYSTORE: path}) == (ErrorCode.none, None)
+        with pytest.raises(RaylogError, match="ask it, by a listener of its own"):
+            admin.alter_configs(broker=0, delete=[KEYSTORE])
+    assert site.own() == {KEYSTORE: path}
