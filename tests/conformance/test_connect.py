@@ -5,22 +5,12 @@ It copies every line of a file once into a topic, and, by MirrorMaker 2's connec
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import socket
-import subprocess
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-from kafka_peer import apache_kafka
+from connect_worker import PATIENCE_S, Worker
 from raw_requests import eventually
 
 from raylog.client.admin.admin import NewTopic
@@ -31,90 +21,6 @@ pytestmark = pytest.mark.conformance
 
 TOPIC, COPY = "copied-lines", "here.copied-lines"
 LINES, PARTS = 300, 2
-PATIENCE_S = 120.0
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
-
-
-class Worker:
-    """A distributed worker. Killed at the end of ``running``, and started again by the next one with what its topics hold."""
-
-    def __init__(self, bootstrap: str, folder: Path) -> None:
-        self._log = folder / "log"
-        self._config = folder / "worker.properties"
-        self._url = f"http://127.0.0.1:{(port := free_port())}"
-        names = {"config": "connect-configs", "offset": "connect-offsets", "status": "connect-status"}
-        self._config.write_text(
-            f"bootstrap.servers={bootstrap}\ngroup.id=connect\nlisteners=http://127.0.0.1:{port}\n"
-            + "".join(
-                f"{kind}.storage.topic={name}\n{kind}.storage.replication.factor=3\n" for kind, name in names.items()
-            )
-            + "offset.storage.partitions=3\nstatus.storage.partitions=1\n"
-            + "".join(
-                f"{side}.converter=org.apache.kafka.connect.storage.StringConverter\n" for side in ("key", "value")
-            )
-            + "exactly.once.source.support=enabled\nsession.timeout.ms=6000\nheartbeat.interval.ms=1000\n"
-            + "offset.flush.interval.ms=500\nscheduled.rebalance.max.delay.ms=0\n"
-        )
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        kafka = apache_kafka()
-        command = kafka.java_command(
-            "org.apache.kafka.connect.cli.ConnectDistributed", str(self._config), folder=kafka.connect_libs()
-        )
-        with self._log.open("a") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            self._await(process)
-            yield
-            assert process.poll() is None, self.told()
-        finally:
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-
-    def told(self) -> str:
-        return self._log.read_text()[-4_000:]
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        request = urllib.request.Request(
-            f"{self._url}{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-            return json.load(answer)
-
-    def connect(self, name: str, connector: str, **config: str) -> None:
-        """Have the connector run, as it is told; asked again while the worker joins its group."""
-        given = {"connector.class": connector, "tasks.max": "1", "exactly.once.support": "required"} | config
-
-        def is_taken() -> bool:
-            try:
-                self.ask("PUT", f"/connectors/{name}/config", given)
-            except urllib.error.HTTPError as error:
-                assert error.code in (409, 500, 503), error.read()
-                return False
-            return True
-
-        eventually(is_taken, f"connector {name} to be taken")
-
-    def _await(self, process: subprocess.Popen[bytes]) -> None:
-        def answers() -> bool:
-            assert process.poll() is None, self.told()
-            try:
-                self.ask("GET", "/connectors")
-            except (urllib.error.URLError, OSError):
-                return False
-            return True
-
-        eventually(answers, "the worker to answer")
 
 
 def committed(bootstrap: str, topic: str) -> list[str]:
