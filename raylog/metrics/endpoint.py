@@ -69,6 +69,8 @@ class MetricsEndpoint:
             await _read_on(reader)
         except (asyncio.IncompleteReadError, TimeoutError, OSError) as error:
             logger.debug("a scrape has ended early: %s", error)
+        except asyncio.CancelledError:
+            logger.debug("a scrape has ended with its port")  # by ``stop``; asyncio would log it as an error
         finally:
             self._connections.discard(task)
             writer.close()

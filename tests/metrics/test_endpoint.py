@@ -56,7 +56,7 @@ def said(at: Endpoint, data: bytes) -> bytes:
         (b"\x00\x01\x02\r\n\r\n", b"400"),
         (b"GET /metrics\r\n\r\n", b"400"),
         (b"GET /metrics SMTP/1.1\r\n\r\n", b"400"),
-        (b"GET /metrics HTTP/1.1\r\nx: " + bytes(2 * REQUEST_BYTES_MAX) + b"\r\n\r\n", b"431"),
+        (b"GET /metrics HTTP/1.1\r\nx: " + bytes(40 * REQUEST_BYTES_MAX) + b"\r\n\r\n", b"431"),
         (b"GET /metrics HTTP/1.1\r\nno colon\r\nAccept\xff: \xff;;;,=;q=x\r\n\r\n", b"200"),
         (b"GET /metrics HTTP/1.0\r\n\r\n", b"200"),
     ],
@@ -114,6 +114,23 @@ def test_the_config_opens_moves_and_closes_the_port(running: InProcessCluster, a
         admin.alter_configs(broker=1, delete=[METRICS_LISTENER])
         at[1] = eventually(lambda: broker.metrics.endpoint, "that of all brokers")
         assert get(at[1])[1]
+
+
+def test_connections_that_are_open_when_the_port_closes_end_without_an_error(
+    running: InProcessCluster, at: dict[int, Endpoint], caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = running.launcher.servers[node_id(0, BROKER_SLOT)]
+    with (
+        socket.create_connection((at[0].host, at[0].port), timeout=60) as idle,
+        AdminClient(running.address) as admin,
+    ):
+        assert get(at[0])[1], "the idle connection is there"
+        admin.alter_configs(broker=0, set={METRICS_LISTENER: ""})
+        assert idle.recv(1) == b""
+        eventually(lambda: broker.metrics.endpoint is None, "the port to be closed")
+        admin.alter_configs(broker=0, delete=[METRICS_LISTENER])
+        at[0] = eventually(lambda: broker.metrics.endpoint, "another port")
+    assert [each.message for each in caplog.records if each.name == "asyncio"] == []
 
 
 @pytest.mark.parametrize(

@@ -174,3 +174,13 @@ def test_a_flush_of_a_log_that_was_closed_says_nothing_of_the_one_opened_since(h
     assert hosts.produced(waiting) is None and hosts.replica(1).role is Role.LEADER
     hosts.finish_flushes()
     assert hosts.produced(waiting) is not None
+
+
+def test_a_topic_that_is_deleted_takes_its_counts_along_where_there_are_many(hosts: Hosts) -> None:
+    hosts.assign(1, (1,))
+    counts = hosts.replica(1).context.counts
+    counts._forget_at = 0
+    assert len(counts.topics) == 1
+    hosts.handle(1, Removed(REMOVAL))
+    hosts.advance(RETRY_MAX_MS)
+    assert counts.topics == {}
