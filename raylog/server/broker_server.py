@@ -29,6 +29,7 @@ from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromControll
 from raylog.disks.disk import DiskLock, boot_id, lock_disk
 from raylog.kafka.chain import Stage
 from raylog.listener.broker_metrics import BrokerMetrics
+from raylog.listener.certificates import ListenerCertificates
 from raylog.listener.plain_user_files import PlainUserFiles
 from raylog.listener.router import Router
 from raylog.metadata.image import MetadataImage
@@ -42,7 +43,6 @@ from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
 from raylog.types import Endpoint, broker_of
 from raylog.wire.bearer_tokens import BearerTokens
-from raylog.listener.certificates import ListenerCertificates
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import Limits
 from raylog.wire.listeners import Listeners, NamedListener
