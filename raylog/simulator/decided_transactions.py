@@ -7,6 +7,7 @@ Owns what is under way of each transactional id, and tells the checker of transa
     a transaction is decided once, and one that nobody wrote in is not committed
     it is complete only when no partition has it open any more
     a producer that was told of a commit, or of an abort, has it
+    whoever was told that it writes in a transaction of several producers is part of the decision
 
 An unclean election of ``__transaction_state`` may take back all of that: then nothing of
 transactions is checked any more (``has_lost``).
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from raylog.simulator.checkers import Checkers, Violation
-from raylog.transactions.records import TransactionState, TransactionValue, decode
+from raylog.transactions.records import Participation, TransactionState, TransactionValue, decode
 from raylog.transactions.transaction import PREPARED
 from raylog.types import TopicIdPartition, TopicPartition
 
@@ -49,6 +50,7 @@ class DecidedTransactions:
     ) -> None:
         self._checkers = checkers
         self._is_deleted = is_deleted
+        self.on_shared_commit: Callable[[str, KnownTransaction], None] = lambda label, transaction: None
         self._checker = checker
         self._counts = counts
         self._partitions: dict[TopicIdPartition, _StatePartition] = {}
@@ -91,6 +93,7 @@ class DecidedTransactions:
             self._counts["transactions committed" if commits else "transactions aborted"] += 1
             if transaction is not None:
                 self._decide(transaction, commits=commits)
+                self._decide_on_participants(transaction, value)
             elif commits:
                 raise Violation(f"{transactional_id} commits a transaction that is not under way: {value}")
         elif transaction is not None:
@@ -119,10 +122,21 @@ class DecidedTransactions:
             raise Violation(f"{transaction.name} is decided twice: {transaction.commits}, and {commits}")
         transaction.commits = commits
 
+    def _decide_on_participants(self, transaction: KnownTransaction, value: TransactionValue) -> None:
+        parts = {(each.producer_id, each.producer_epoch - 1): each.part for each in value.participants}
+        for each in transaction.participants:
+            part = parts.get((each.producer_id, each.producer_epoch), Participation.SPARE)
+            if part is Participation.SPARE:
+                raise Violation(f"{each.name} has joined {transaction.name}, and is no part of it: {value}")
+            self._decide(each, commits=part is Participation.WINS)
+        if transaction.commits and value.participants:
+            self.on_shared_commit(value.label, transaction)
+
     def _complete(self, transaction: KnownTransaction, value: TransactionValue) -> None:
         if transaction.commits is not (value.state is TransactionState.COMPLETE_COMMIT):
             raise Violation(f"{transaction.name} commits: {transaction.commits}, and is complete as {value}")
-        still_open = [id for id in self._checker.still_open(transaction) if not self._is_deleted(id)]
+        parts = (transaction, *transaction.participants)
+        still_open = [id for part in parts for id in self._checker.still_open(part) if not self._is_deleted(id)]
         if still_open:
             raise Violation(f"{transaction.name} is complete, and still open in {still_open}")
         transaction.marked |= set(filter(self._checker.has_seen, transaction.partitions))

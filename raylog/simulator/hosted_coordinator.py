@@ -46,14 +46,13 @@ from raylog.simulator.simulated_sessions import ActorSpec, OneSaid, ProcessClock
 from raylog.simulator.transaction_checker import KnownTransaction
 from raylog.simulator.transaction_coordinator import TIMEOUT_MS, CoordinatorSays, OnAnswer
 from raylog.transactions.machine import TransactionKind, TransactionMachine
-from raylog.transactions.records import TransactionRecord
+from raylog.transactions.records import Participation, TransactionRecord
 from raylog.transactions.requests import (
     VERSION_2,
     AddPartitions,
     EndTransaction,
     InitTransactionalId,
     MarkersWritten,
-    PartitionErrors,
     PartitionsAdded,
     ProducerIdsGiven,
     TransactionalIdInitialised,
@@ -186,21 +185,19 @@ class _MarkerRound:
     ) -> None:
         self._question = question
         self._then = then
-        self._errors: dict[TopicPartition, int] = {}
+        self._errors: dict[TopicPartition, tuple[int, ...]] = {}
         led: dict[Owner, list[tuple[TopicPartition, TopicIdPartition]]] = {}
-        lost: dict[TopicPartition, int] = {}
+        lost: dict[TopicPartition, tuple[int, ...]] = {}
         for partition in question.partitions:
             owner, id = process.leading_process(partition), process.id_of(partition)
             if owner is None or id is None:
-                lost[partition] = LEADER_NOT_AVAILABLE
+                lost[partition] = (LEADER_NOT_AVAILABLE,)
             else:
                 led.setdefault(owner, []).append((partition, id))
-        marker = Marker.COMMIT if question.commits else Marker.ABORT
-        end = TransactionEnd(
-            question.producer_id, question.producer_epoch, question.coordinator_epoch, marker, question.version
-        )
+        ends = _ends(question)
         for owner, those in led.items():
-            request = MarkersReceived(0, MARKERS_TIMEOUT_MS, tuple(PartitionMarker(id, end) for _, id in those))
+            markers = tuple(PartitionMarker(id, end) for end in ends for _, id in those)
+            request = MarkersReceived(0, MARKERS_TIMEOUT_MS, markers)
             process.ask_owner(owner, request, self._heard([partition for partition, _ in those]))
         if lost:
             # Not in the turn of the question: as over a network, the answer comes later.
@@ -208,19 +205,37 @@ class _MarkerRound:
 
     def _heard(self, partitions: Sequence[TopicPartition]) -> OnReply:
         def heard(reply: object | None) -> None:
+            codes: list[int] = [NETWORK_EXCEPTION] * len(partitions)
             if isinstance(reply, ProduceReply):
                 codes = [each.error for each in reply.partitions]
-            else:
-                codes = [NETWORK_EXCEPTION] * len(partitions)
-            self._answered(dict(zip(partitions, codes, strict=True)))
+            count = len(partitions)  # of the markers of each producer
+            self._answered({each: tuple(codes[at::count]) for at, each in enumerate(partitions)})
 
         return heard
 
-    def _answered(self, errors: dict[TopicPartition, int]) -> None:
+    def _answered(self, errors: dict[TopicPartition, tuple[int, ...]]) -> None:
         self._errors |= errors
         if len(self._errors) == len(self._question.partitions):
-            told: PartitionErrors = tuple(sorted(self._errors.items()))
-            self._then(MarkersWritten(told))
+            told = ((each, error) for each, codes in sorted(self._errors.items()) for error in codes)
+            self._then(MarkersWritten(tuple(told)))
+
+
+def _ends(question: WriteMarkers) -> list[TransactionEnd]:
+    """That of the producer itself, then those of the participants."""
+    producers = [(question.producer_id, question.producer_epoch, question.commits)]
+    producers += [
+        (each.producer_id, each.producer_epoch, each.part is Participation.WINS) for each in question.participants
+    ]
+    return [
+        TransactionEnd(
+            producer_id,
+            epoch,
+            question.coordinator_epoch,
+            Marker.COMMIT if commits else Marker.ABORT,
+            question.version,
+        )
+        for producer_id, epoch, commits in producers
+    ]
 
 
 class ControllerRoad:
@@ -322,9 +337,10 @@ class HostedCoordinator:
         self._topics[id] = topic
         self._decided.follow(topic, id)
 
-    def _ask(
+    def ask(
         self, asker: Process, request: TransactionRequest, answered: Callable[[TransactionReply | None], None]
     ) -> None:
+        """One attempt, as those below. None: nobody has answered."""
         assert not hasattr(request, "partition"), request
         number = partition_for(request.transactional_id, self._partition_count)  # type: ignore[union-attr]
         id = self.partitions.get(number)
@@ -348,7 +364,7 @@ class HostedCoordinator:
                 raise Violation(f"{identity} was given to {self._given[identity].name} and to {asker.name}")
             answered(CoordinatorSays(reply.error, *identity))
 
-        self._ask(asker, InitTransactionalId(transactional_id, TIMEOUT_MS), heard)
+        self.ask(asker, InitTransactionalId(transactional_id, TIMEOUT_MS), heard)
 
     def add_partitions(
         self, asker: Process, transaction: KnownTransaction, ids: Sequence[TopicIdPartition], answered: OnAnswer
@@ -356,7 +372,7 @@ class HostedCoordinator:
         def heard(reply: TransactionReply | None) -> None:
             answered(CoordinatorSays(self._worst(reply, ids)))
 
-        self._ask(asker, AddPartitions(*_identity(transaction), self._named(ids)), heard)
+        self.ask(asker, AddPartitions(*_identity(transaction), self._named(ids)), heard)
 
     def _named(self, ids: Sequence[TopicIdPartition]) -> tuple[TopicPartition, ...]:
         return tuple(TopicPartition(self._topics[id], id.partition) for id in ids)
@@ -369,7 +385,7 @@ class HostedCoordinator:
         def heard(reply: TransactionReply | None) -> None:
             answered(CoordinatorSays(self._worst(reply, ())))
 
-        self._ask(asker, AddPartitions(*_identity(transaction), (partition,)), heard)
+        self.ask(asker, AddPartitions(*_identity(transaction), (partition,)), heard)
 
     def _worst(self, reply: TransactionReply | None, ids: Sequence[TopicIdPartition]) -> int:
         """What the producer takes for the answer: not one of a topic that is gone, which it would
@@ -394,7 +410,7 @@ class HostedCoordinator:
             answered(CoordinatorSays(reply.error, reply.producer_id, reply.producer_epoch))
 
         request = EndTransaction(*_identity(transaction), commits, _wire_version(version))
-        self._ask(asker, request, heard)
+        self.ask(asker, request, heard)
 
     # ---------------------------------------------------------------- what leaders ask
 
@@ -409,7 +425,7 @@ class HostedCoordinator:
             errors = _errors(reply) if isinstance(reply, PartitionsAdded) else [NETWORK_EXCEPTION]
             answered(errors[0])
 
-        self._ask(asker, request, heard)
+        self.ask(asker, request, heard)
 
     def unfinished(self) -> str | None:
         return self._decided.unfinished()

@@ -7,7 +7,8 @@ So a coordinator dies, is deposed, is cut off and loses its page cache like any 
 both versions, and copiers, ask it over the network, and so do leaders for their leave to append.
 
 The same processes run the production coordinator of groups for ``__consumer_offsets``. In most runs a
-group copies and commits its offsets in transactions (``group_copiers``).
+group copies and commits its offsets in transactions (``group_copiers``), and in most a job writes, whose
+tasks are participants of one transaction (``simulated_jobs``).
 
 What it decided is read from its log (``decided_transactions``), and the checkers of transactions, of
 copies and of histories judge as they do with the model. At the end nothing may be under way
@@ -33,6 +34,7 @@ from raylog.simulator.group_copiers import CopyingMember, GroupCopying
 from raylog.simulator.hosted_coordinator import HostedCoordinator, TransactionProcess
 from raylog.simulator.processes import Machine
 from raylog.simulator.simulated_groups import known_groups
+from raylog.simulator.simulated_jobs import SimulatedJob
 from raylog.simulator.simulated_servers import BrokerProcess
 from raylog.simulator.simulated_sessions import ActorSpec
 from raylog.simulator.simulated_transactions import SimulatedTransactions
@@ -44,6 +46,7 @@ from raylog.types import TopicIdPartition
 PARTITIONS = 2  # of each of those topics here: fifty would take the time of fifty logs
 STATE_TOPICS = (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
 GROUPS = 0.8  # the share of runs in which a group copies
+JOBS = 0.7  # the share of runs in which a job writes
 STATE_CONFIGS = (
     ("segment.index.bytes", "480"),
     ("index.interval.bytes", "200"),
@@ -67,6 +70,7 @@ class HostedTransactions(SimulatedTransactions):
         self.committed_offsets = CommittedOffsets(simulation.counts, lambda: self.decided.has_lost)
         self.hosted = HostedCoordinator(simulation, self.decided, PARTITIONS)
         self.group_copying: GroupCopying | None = None
+        self.job: SimulatedJob | None = None
         self._offsets: dict[int, TopicIdPartition] = {}
         delay_ms = simulation.scheduler.rng.choice((0, 200))
         self.group_config = GroupConfig(
@@ -82,6 +86,8 @@ class HostedTransactions(SimulatedTransactions):
         super()._begin()
         if self.simulation.scheduler.chance(GROUPS):
             self.group_copying = GroupCopying(self)
+        if self.simulation.scheduler.chance(JOBS):
+            self.job = SimulatedJob(self)
 
     def chains(self) -> list[Chain]:
         return super().chains() + (self.group_copying.chains() if self.group_copying is not None else [])
@@ -106,7 +112,19 @@ class HostedTransactions(SimulatedTransactions):
         super().seen(id, log, who)
         self.decided.seen(id)
 
+    def at_rest(self, id: TopicIdPartition, leader: Log) -> None:
+        super().at_rest(id, leader)
+        if self.job is not None:
+            self.job.checker.at_rest(id, leader)
+
+    def stop(self) -> None:
+        super().stop()
+        if self.job is not None:
+            self.job.stop()
+
     def unfinished(self) -> str | None:
+        if self.job is not None and (reason := self.job.unfinished()) is not None:
+            return reason
         if self.group_copying is not None and (reason := self.group_copying.unfinished()) is not None:
             return reason
         return super().unfinished()
@@ -115,6 +133,8 @@ class HostedTransactions(SimulatedTransactions):
         super().at_end()
         if self.group_copying is not None:
             self.group_copying.at_end()
+        if self.job is not None:
+            self.job.checker.at_end()
 
 
 class TransactionAdministration(Administration):

@@ -47,6 +47,8 @@ class TransactionName(NamedTuple):
 class KnownTransaction:
     """``partitions`` are those that the coordinator took in, ``marked`` those of them whose marker was
     acknowledged; ``commits`` is what it decided. ``acknowledged``: how many batches of each partition.
+    ``participants``: where several producers write in it, each has a transaction of its own here, with the
+    same partitions.
     """
 
     name: TransactionName
@@ -56,6 +58,7 @@ class KnownTransaction:
     marked: set[TopicIdPartition] = field(default_factory=set)
     commits: bool | None = None
     acknowledged: dict[TopicIdPartition, int] = field(default_factory=dict)
+    participants: list[KnownTransaction] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -118,6 +121,16 @@ class TransactionChecker:
         assert name not in self._known, name
         transaction = self._known[name] = KnownTransaction(name, producer_id, producer_epoch)
         self._newest[name.transactional_id, producer_epoch] = transaction
+        return transaction
+
+    def joined(
+        self, name: TransactionName, owner: KnownTransaction, producer_id: int, producer_epoch: int
+    ) -> KnownTransaction:
+        """What a participant writes in the owner's transaction. If that is decided, nobody counts it."""
+        transaction = self.begun(name, producer_id, producer_epoch)
+        transaction.partitions, transaction.marked = owner.partitions, owner.marked
+        transaction.commits = None if owner.commits is None else False
+        owner.participants.append(transaction)
         return transaction
 
     def newest(self, transactional_id: str, producer_epoch: int) -> KnownTransaction:

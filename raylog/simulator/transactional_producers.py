@@ -10,7 +10,7 @@ that never was.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from raylog.histories import RecordedOperation
 from raylog.records.batch import BatchView
@@ -18,7 +18,7 @@ from raylog.records.codec import encode_values
 from raylog.replication.events import FetchReply, ProducePartition, ProduceReceived, ProduceReply
 from raylog.replication.replica import READ_COMMITTED
 from raylog.replication.transaction_events import TransactionMembership
-from raylog.simulator.processes import Process
+from raylog.simulator.processes import Machine, Process
 from raylog.simulator.transaction_checker import KnownTransaction, TransactionName, value_of
 from raylog.simulator.transaction_coordinator import (
     FENCED,
@@ -40,9 +40,19 @@ from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.simulator.simulated_transactions import SimulatedTransactions
+    from raylog.simulator.simulation import Simulation
 
 GONE = -1_000
 Answered = Callable[[int], None]
+
+
+class Sending(Protocol):
+    """Whoever sends batches of transactions."""
+
+    name: str
+    simulation: Simulation
+    machine: Machine
+    membership: TransactionMembership
 
 
 class BatchSender(PartitionWriter):
@@ -50,7 +60,7 @@ class BatchSender(PartitionWriter):
     good.
     """
 
-    def __init__(self, owner: TransactionalProducer, topic: str, id: TopicIdPartition) -> None:
+    def __init__(self, owner: Sending, topic: str, id: TopicIdPartition) -> None:
         super().__init__(f"{owner.name}-{topic}{id.partition}", owner.simulation, owner.machine, topic, id)
         self.owner = owner
 
