@@ -50,6 +50,7 @@ class DecidedTransactions:
     ) -> None:
         self._checkers = checkers
         self._is_deleted = is_deleted
+        self.on_decision: Callable[[TopicIdPartition], None] = lambda id: None  # in that partition
         self.on_shared_commit: Callable[[str, KnownTransaction], None] = lambda label, transaction: None
         self._checker = checker
         self._counts = counts
@@ -80,6 +81,12 @@ class DecidedTransactions:
             record = decode(content[0], content[1]) if content is not None else None
             if record is not None:
                 self._take(known, record.key.transactional_id, record.value)
+                if record.value is not None and record.value.state in PREPARED:
+                    self.on_decision(id)
+
+    def are_ending(self, id: TopicIdPartition) -> bool:
+        """Whether some transaction of that partition is decided and not complete."""
+        return any(each.commits is not None for each in self._partitions[id].under_way.values())
 
     def _take(self, known: _StatePartition, transactional_id: str, value: TransactionValue | None) -> None:
         transaction = known.under_way.get(transactional_id)

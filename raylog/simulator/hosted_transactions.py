@@ -8,7 +8,8 @@ both versions, and copiers, ask it over the network, and so do leaders for their
 
 The same processes run the production coordinator of groups for ``__consumer_offsets``. In most runs a
 group copies and commits its offsets in transactions (``group_copiers``), and in most a job writes, whose
-tasks are participants of one transaction (``simulated_jobs``).
+tasks are participants of one transaction (``simulated_jobs``). Now and then a coordinator dies when it
+has decided, before all markers are written.
 
 What it decided is read from its log (``decided_transactions``), and the checkers of transactions, of
 copies and of histories judge as they do with the model. At the end nothing may be under way
@@ -47,6 +48,7 @@ PARTITIONS = 2  # of each of those topics here: fifty would take the time of fif
 STATE_TOPICS = (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
 GROUPS = 0.8  # the share of runs in which a group copies
 JOBS = 0.7  # the share of runs in which a job writes
+DEATHS_AFTER_DECISIONS = 0.05
 STATE_CONFIGS = (
     ("segment.index.bytes", "480"),
     ("index.interval.bytes", "200"),
@@ -71,6 +73,7 @@ class HostedTransactions(SimulatedTransactions):
         self.hosted = HostedCoordinator(simulation, self.decided, PARTITIONS)
         self.group_copying: GroupCopying | None = None
         self.job: SimulatedJob | None = None
+        self.decided.on_decision = self._decided_in
         self._offsets: dict[int, TopicIdPartition] = {}
         delay_ms = simulation.scheduler.rng.choice((0, 200))
         self.group_config = GroupConfig(
@@ -88,6 +91,27 @@ class HostedTransactions(SimulatedTransactions):
             self.group_copying = GroupCopying(self)
         if self.simulation.scheduler.chance(JOBS):
             self.job = SimulatedJob(self)
+
+    def _decided_in(self, id: TopicIdPartition) -> None:
+        """Something was decided in that partition of ``__transaction_state``."""
+        scheduler = self.simulation.scheduler
+        if not self.simulation.is_healing and scheduler.chance(DEATHS_AFTER_DECISIONS):
+            dies = lambda: self._coordinator_dies(id)  # noqa: E731
+            scheduler.after_us(scheduler.between(1, 8_000), dies, "a coordinator dies after a decision")
+
+    def _coordinator_dies(self, id: TopicIdPartition) -> None:
+        if self.simulation.is_healing or not self.decided.are_ending(id):
+            return
+        leaders = [
+            (replica.assignment.leader_epoch, process.spec.incarnation, process)
+            for process in self.simulation.replica_processes()
+            if (replica := process.host.replicas.get(id)) is not None and replica.leader is not None
+        ]
+        if leaders:
+            _, _, process = max(leaders)
+            self.simulation.trace(f"{process.name} dies between a decision and its markers")
+            self.simulation.counts["coordinators that died between a decision and its markers"] += 1
+            process.kill()
 
     def chains(self) -> list[Chain]:
         return super().chains() + (self.group_copying.chains() if self.group_copying is not None else [])

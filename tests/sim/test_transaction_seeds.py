@@ -25,10 +25,12 @@ FURTHER_SEEDS = range(15, 151)
 """Slow ones: ``make test-long`` runs them."""
 PROCESSES = 2
 MET = {
-    "chains of copies": 2,
+    "batches of jobs committed": 25,
+    "chains of copies": 1,
     "chains of copies by groups": 4,
     "committed offsets shown": 10,
     "coordinator crashes": 3,
+    "coordinators that died between a decision and its markers": 2,
     "coordinators that took over": 15,
     "copiers replaced": 8,
     "elections": 50,
@@ -37,8 +39,9 @@ MET = {
     "offsets in transactions stored": 20,
     "offsets that were not stable": 2,
     "records copied by groups": 100,
-    "records copied in chains": 100,
+    "records copied in chains": 50,
     "records polled in histories": 500,
+    "rows of jobs shown": 100,
     "transactions aborted": 20,
     "transactions committed": 20,
 }

@@ -229,8 +229,4 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/servers/test_driver.py::test_a_deadline_is_judged_in_the_next_turn_of_the_loop",
         "who takes a living process for silent breaks nothing but the peace",
     ),
-    "leave_what_was_prepared_before_a_failover": UnitTest(
-        "tests/transactions/test_ends.py::test_a_new_leader_finishes_what_is_prepared",
-        "it takes a coordinator that ends between a decision and its markers; in 10 seeds none did",
-    ),
 }
