@@ -17,7 +17,7 @@ from raylog.cli.main import app
 from raylog.client.sync import AdminClient
 from raylog.configs.token_configs import SECRET_KEY
 from raylog.errors import ConfigError, KafkaError
-from raylog.metadata.records import StaticConfigsChanged, StaticSource, encode_batch
+from raylog.metadata.records import StaticConfigsChanged, StaticSource
 from raylog.server.start_configs import set_static
 from raylog.testing.in_process import InProcessCluster, cluster
 
@@ -106,7 +106,7 @@ def test_a_token_needs_an_owner_who_can_authenticate(running: InProcessCluster) 
 
 def test_a_dump_of_the_metadata_log_does_not_show_the_key() -> None:
     record = StaticConfigsChanged(StaticSource.START, ((SECRET_KEY, KEY), ("num.partitions", "2")))
-    (shown,) = metadata_files._records(encode_batch([record]))
+    (shown,) = metadata_files._records([record])
     assert shown["configs"] == [[SECRET_KEY, "(redacted)"], ["num.partitions", "2"]]
 
 

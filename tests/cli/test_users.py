@@ -13,7 +13,7 @@ import raylog.testing
 from raylog.cli import metadata_files
 from raylog.cli.main import app
 from raylog.errors import ConfigError, KafkaError
-from raylog.metadata.records import UserScramCredentialSet, encode_batch
+from raylog.metadata.records import UserScramCredentialSet
 from raylog.security.scram import ScramCredential, ScramMechanism
 from raylog.testing.kafka import Kafka
 
@@ -74,7 +74,7 @@ def test_without_a_terminal_nobody_is_asked_for_a_password(kafka: Kafka) -> None
 def test_a_dump_of_the_metadata_log_shows_no_keys() -> None:
     credential = ScramCredential(b"a salt", b"a stored key", b"a server key", 4_096)
     record = UserScramCredentialSet("alice", ScramMechanism.SCRAM_SHA_512, credential)
-    assert list(metadata_files._records(encode_batch([record]))) == [
+    assert list(metadata_files._records([record])) == [
         {
             "record": "UserScramCredentialSet",
             "user": "alice",
