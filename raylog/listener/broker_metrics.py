@@ -77,7 +77,8 @@ class BrokerMetrics:
 
     def follow(self) -> None:
         """Go by what the configs say now."""
-        self._owners.keep(set(self._processes_of_cluster()))
+        if self._endpoint is not None:  # else nobody was asked
+            self._owners.keep(set(self._processes_of_cluster()))
         found = broker_configs.found(self._routes.image.broker_configs, self._routes.broker_id, METRICS_LISTENER)
         wanted = found[0] if found is not None else ""
         if wanted != self._wanted and not self._is_over:
@@ -91,6 +92,7 @@ class BrokerMetrics:
         former, self._endpoint = self._endpoint, None
         if former is not None:
             await former.stop()
+            self._owners.close()
         try:
             at = metrics_endpoint(wanted)
             if at is None:
