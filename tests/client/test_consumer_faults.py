@@ -85,6 +85,22 @@ def test_polls_of_a_silent_topic_leave_nothing_behind(scripted: Any) -> None:
     asyncio.run(poll())
 
 
+def test_a_fetch_that_a_quota_held_back_is_no_fault_of_the_leader(scripted: Any) -> None:
+    """As in Kafka, such an answer names no partition. The consumer waits as long as it says, and not longer."""
+    cluster = scripted()
+    fill(cluster, values(5))
+
+    def hold_back(cluster: ScriptedCluster, request: Any) -> bool:
+        answer = import_module(type(request.body).__module__.replace(".request", ".response"))
+        fields = {"throttle_time": timedelta(milliseconds=20), "error_code": ErrorCode.none, "session_id": 0}
+        request.reply(answer.FetchResponse(responses=(), **fields))
+        return True
+
+    cluster.fail_next(FETCH, hold_back, times=5)
+    with from_start(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as consumer:
+        assert [record.value for record in read(consumer, 5)] == values(5)
+
+
 def test_without_a_controller_a_consumer_goes_on_at_the_leader_that_the_old_one_names(scripted: Any) -> None:
     cluster = scripted()
     cluster.hints = True

@@ -211,6 +211,8 @@ class Fetcher(ConsumedPartitions):
                 connection.abort(error)
             for partition, generation, leader in fetching:
                 self._failed(partition, generation, leader, ErrorCode.network_exception, connection.peer)
+        elif reply.throttle_time and not reply.responses:
+            self._held_back(fetching, reply.throttle_time.total_seconds())
         else:
             answers = {
                 (topic.topic, int(answer.partition_index)): answer
@@ -233,6 +235,13 @@ class Fetcher(ConsumedPartitions):
             if news:
                 self.notify()
         self._run()
+
+    def _held_back(self, fetching: Fetching, seconds: float) -> None:
+        """A quota is used up: the answer names no partition. What was asked for is asked for again when the time is over."""
+        for partition, generation, _ in fetching:
+            if partition.generation == generation:
+                partition.fetching = False
+                partition.not_before = self._loop.time() + seconds
 
     def _take(self, partition: ConsumedPartition, generation: int, leader: PartitionLeader, answer: Any) -> bool:
         """Put what a fetch brought into the buffer."""
