@@ -32,7 +32,7 @@ the new leader has is the truth.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -75,6 +75,11 @@ def contents(view: BatchView) -> dict[int, Content]:
         return {record.offset: (record.key, record.value, record.timestamp) for record in light_records(view)}
     except (CorruptBatch, UnsupportedMagic) as error:
         raise Violation(f"a log holds a batch that nobody can read, at {view.base_offset}: {error}") from error
+
+
+def keyed(views: Iterable[BatchView]) -> Iterator[tuple[int, Content]]:
+    """The records of a table, by offset. A marker's key is none of its table's."""
+    return (record for view in views if not view.is_control for record in contents(view).items())
 
 
 def latest_of_each(records: Iterable[tuple[int, Content]]) -> dict[bytes | None, tuple[int, Content]]:
@@ -174,7 +179,7 @@ class History:
     is_coordinated: bool = False  # a coordinator writes it, in transactions with sequence 0 always, as Kafka's
     records: dict[int, Content] = field(
         default_factory=dict
-    )  # of a compacted topic: all that ``batches`` held, by offset
+    )  # of a compacted topic: all that ``batches`` held but markers, by offset
     buried: dict[bytes | None, int] = field(
         default_factory=dict
     )  # keys deleted in former histories → the tombstone's offset
@@ -377,9 +382,7 @@ class Checkers:
 
     def _holds_latest(self, history: History, log: Log, start: int, end: int, who: str) -> None:
         """The latest record of each key below ``end``, or a later one of that key."""
-        latest = latest_of_each(
-            record for view in read_batches(log, start, log.log_end_offset) for record in contents(view).items()
-        )
+        latest = latest_of_each(keyed(read_batches(log, start, log.log_end_offset)))
         known = ((offset, content) for offset, content in sorted(history.records.items()) if offset >= start)
         hidden = damaged_logs.hidden(log)
         for key, (offset, content) in latest_of_each(known).items():
@@ -439,7 +442,7 @@ class Checkers:
             raise history.fail(f"{who} has {seen(view)} where {known} was below a high watermark")
         if known.crc == view.crc:
             return
-        for offset, content in contents(view).items():
+        for offset, content in keyed([view]):
             was = history.records.get(offset)
             if was != content and not (was is None and history.generation):
                 raise history.fail(f"{who} has {content} at {offset}, where {was} was below a high watermark")
@@ -451,7 +454,7 @@ class Checkers:
         history.stamps.append(Stamp(view.base_offset, view.next_offset, view.max_timestamp, self._now_ms()))
         history.end = view.next_offset
         if history.compacts:
-            history.records.update(contents(view))
+            history.records.update(keyed([view]))
         if view.producer_id < 0 or view.is_control:
             return
         before = history.sequences.get(view.producer_id)
@@ -586,12 +589,8 @@ def _bytes(log: Log, start: int, end: int) -> object:
 
 
 def _table(log: Log, start: int, end: int, forgotten: set[bytes | None]) -> object:
-    records = (record for view in read_batches(log, start, end) for record in contents(view).items())
-    return {
-        key: found
-        for key, found in latest_of_each(records).items()
-        if found[1][1] is not None and found[0] >= start and key not in forgotten
-    }
+    latest = latest_of_each(keyed(read_batches(log, start, end))).items()
+    return {k: found for k, found in latest if found[1][1] is not None and found[0] >= start and k not in forgotten}
 
 
 def _is_replaced(history: History, key: bytes, offset: int) -> bool:

@@ -6,7 +6,8 @@ Owns who has sent which offset, and what of it was acknowledged; the decisions a
 is checked of the process that leads::
 
     an offset is shown only when its transaction is committed
-    no offset is shown that is older than one whose transaction had been committed before somebody asked
+    no offset is shown that is older than one whose transaction had been committed before somebody asked for
+    stable offsets, or whose marker had been acknowledged before somebody asked for any
     who asks for stable offsets is shown none while an acknowledged one is of a transaction that has not ended
     offsets are stored for nobody of a generation before one whose plan was given out (KIP-447)
 
@@ -55,11 +56,13 @@ class _CopyingGroup:
 @dataclass(frozen=True, slots=True)
 class KnownAtReceipt:
     """What was so when a request reached a coordinator. ``committed_end``: the last offset of a
-    committed transaction, −1 for none. ``under_way``: acknowledged offsets of those that had not ended.
+    committed transaction, ``marked_end`` of one whose markers were all acknowledged, −1 for none.
+    ``under_way``: acknowledged offsets of those that had not ended.
     """
 
     newest_generation: int
     committed_end: int
+    marked_end: int
     under_way: tuple[_SentOffset, ...]
 
 
@@ -84,11 +87,13 @@ class CommittedOffsets:
 
     def received(self, request: Request) -> KnownAtReceipt:
         group = self._groups.get(getattr(request, "group_id", ""), _CopyingGroup())
-        ends = [each.offset for each in group.commits.values() if each.transaction.commits]
+        committed = [each for each in group.commits.values() if each.transaction.commits]
+        ends = [each.offset for each in committed]
+        marked = [each.offset for each in committed if each.transaction.marked >= each.transaction.partitions]
         under_way = [
             each for each in group.commits.values() if each.is_acknowledged and each.transaction.commits is None
         ]
-        return KnownAtReceipt(group.newest_generation, max(ends, default=-1), tuple(under_way))
+        return KnownAtReceipt(group.newest_generation, max(ends, default=-1), max(marked, default=-1), tuple(under_way))
 
     def answered(self, request: Request, received: KnownAtReceipt, reply: GroupReply) -> None:
         """By the process that leads."""
@@ -121,8 +126,9 @@ class CommittedOffsets:
             commit = self._groups[request.group_id].commits[shown.metadata]
             if not commit.transaction.commits:
                 raise Violation(f"{where} is shown, of a transaction that commits: {commit.transaction.commits}")
-        if shown.offset < received.committed_end:
-            raise Violation(f"{where} is shown, and {received.committed_end} had been committed")
+        least = received.committed_end if request.require_stable else received.marked_end
+        if shown.offset < least:
+            raise Violation(f"{where} is shown, and {least} had been committed")
         left = [each for each in received.under_way if each.transaction.commits is None]
         if request.require_stable and left:
             raise Violation(f"{where} is shown as stable, and {left[0]} has not ended")
