@@ -56,8 +56,8 @@ from raylog.records.checking import (
     record_faults,
 )
 from raylog.records.codec import recompressed
-from raylog.records.compression import INFLATED_BYTES_MAX, Compression, InflatedTooLarge, decompress
-from raylog.records.corrupt import CorruptBatch
+from raylog.records.compression import INFLATED_BYTES_MAX, Compression, decompress
+from raylog.records.corrupt import CorruptBatch, InflatedTooLarge
 
 INFLATED_SHARE: Final = 32
 WALKED_BYTES_MAX: Final = 2 << 20  # on the loop, by the kernel: 300,000 records at most, in 2 ms

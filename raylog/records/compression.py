@@ -4,7 +4,7 @@
 gzip   one member, zlib's default level; several members are read as one
 snappy xerial framing: ``82 53 4e 41 50 50 59 00``, version and lowest compatible version (i32 1 each), then per block of 32 KiB
        its compressed size (i32) and raw snappy; a payload without that magic is read as one raw block
-lz4    one frame, independent blocks of 64 KiB, no checksums, the fast level
+lz4    one frame, independent blocks of 64 KiB, no checksums, the fast level (``lz4_frames``)
 zstd   one frame, level 3
 ====== ====================================================================================================================
 
@@ -21,19 +21,18 @@ import zlib
 from enum import IntEnum
 
 import cramjam
-import lz4.frame
 from backports import zstd
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import ConfigError, kafka_error
-from raylog.records.corrupt import CorruptBatch
+from raylog.records import lz4_frames
+from raylog.records.corrupt import CorruptBatch, InflatedTooLarge
 
 Buffer = bytes | bytearray | memoryview
 
 INFLATED_BYTES_MAX = 256 << 20
 """The limit that callers take who have none of their own."""
 
-_CHUNK_BYTES = 1 << 20
 _GZIP_WINDOW = 31  # zlib's way to say: a gzip header and trailer around it
 _SNAPPY_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _SNAPPY_MAGIC_SIZE = 8
@@ -41,12 +40,6 @@ _SNAPPY_BLOCK_BYTES = 32 << 10
 _BLOCK_SIZE = struct.Struct(">i")
 _ZSTD_LEVEL = 3
 _zstd_of_thread = threading.local()  # a compressor must not be used by two threads at once
-
-
-class InflatedTooLarge(CorruptBatch):
-    """The records of a batch inflate to more than is allowed. It may be whole: smaller batches
-    would do.
-    """
 
 
 class Compression(IntEnum):
@@ -81,14 +74,7 @@ def compress(compression: int, records: Buffer) -> bytes:
         case Compression.SNAPPY:
             return _compress_snappy(records)
         case Compression.LZ4:
-            frame: bytes = lz4.frame.compress(
-                records,
-                compression_level=0,
-                block_linked=False,
-                block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-                store_size=False,
-            )
-            return frame
+            return lz4_frames.compressed(records)
         case Compression.ZSTD:
             compressor = getattr(_zstd_of_thread, "compressor", None)
             if compressor is None:
@@ -104,21 +90,17 @@ def decompress(compression: int, payload: Buffer, *, max_bytes: int = INFLATED_B
     match compression:
         case Compression.NONE:
             if len(payload) > max_bytes:
-                raise _too_large(max_bytes)
+                raise InflatedTooLarge.beyond(max_bytes)
             return bytes(payload)
         case Compression.GZIP:
             return _decompress_gzip(payload, max_bytes)
         case Compression.SNAPPY:
             return _decompress_snappy(bytes(payload), max_bytes)
         case Compression.LZ4:
-            return _decompress_lz4(payload, max_bytes)
+            return lz4_frames.decompressed(payload, max_bytes)
         case Compression.ZSTD:
             return _decompress_zstd(payload, max_bytes)
     raise _unsupported(compression)
-
-
-def _too_large(max_bytes: int) -> InflatedTooLarge:
-    return InflatedTooLarge(f"its records inflate to more than the {max_bytes} bytes allowed")
 
 
 def _unsupported(compression: int) -> Exception:
@@ -137,7 +119,7 @@ def _decompress_gzip(payload: Buffer, max_bytes: int) -> bytes:
             raise CorruptBatch(f"gzip: {error}") from None
         room -= len(part)
         if room < 0:
-            raise _too_large(max_bytes)
+            raise InflatedTooLarge.beyond(max_bytes)
         parts.append(part)
         if not inflater.eof:
             raise CorruptBatch("gzip: ends inside a member")
@@ -178,31 +160,10 @@ def _decompress_snappy(payload: bytes, max_bytes: int) -> bytes:
 def _decompress_snappy_block(block: bytes, room: int, max_bytes: int) -> bytes:
     try:
         if cramjam.snappy.decompress_raw_len(block) > room:
-            raise _too_large(max_bytes)
+            raise InflatedTooLarge.beyond(max_bytes)
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"snappy: {error}") from None
-
-
-def _decompress_lz4(payload: Buffer, max_bytes: int) -> bytes:
-    inflater = lz4.frame.LZ4FrameDecompressor()
-    parts: list[bytes] = []
-    room = max_bytes
-    rest: Buffer = payload
-    while True:
-        try:
-            part = inflater.decompress(rest, max_length=min(room + 1, _CHUNK_BYTES))
-        except (RuntimeError, EOFError) as error:
-            raise CorruptBatch(f"lz4: {error}") from None
-        room -= len(part)
-        if room < 0:
-            raise _too_large(max_bytes)
-        parts.append(part)
-        if inflater.eof:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-        if inflater.needs_input or not part:
-            raise CorruptBatch("lz4: ends inside its frame")
-        rest = b""
 
 
 def _decompress_zstd(payload: Buffer, max_bytes: int) -> bytes:
@@ -213,7 +174,7 @@ def _decompress_zstd(payload: Buffer, max_bytes: int) -> bytes:
     except zstd.ZstdError as error:
         raise CorruptBatch(f"zstd: {error}") from None
     if len(records) > max_bytes:
-        raise _too_large(max_bytes)
+        raise InflatedTooLarge.beyond(max_bytes)
     if not inflater.eof:
         raise CorruptBatch("zstd: ends inside its frame")
     return records

@@ -8,6 +8,8 @@ kafka_error(ErrorCode.corrupt_message)``.
 
 from __future__ import annotations
 
+from typing import Self
+
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import kafka_error
@@ -25,6 +27,16 @@ class CorruptBatch(kafka_error(ErrorCode.corrupt_message)):  # type: ignore[misc
 
     def __reduce__(self) -> tuple[type[CorruptBatch], tuple[str, int]]:
         return type(self), (self.reason, self.position)
+
+
+class InflatedTooLarge(CorruptBatch):
+    """The records of a batch inflate to more than is allowed. It may be whole: smaller batches
+    would do.
+    """
+
+    @classmethod
+    def beyond(cls, max_bytes: int) -> Self:
+        return cls(f"its records inflate to more than the {max_bytes} bytes allowed")
 
 
 class UnsupportedMagic(kafka_error(ErrorCode.unsupported_for_message_format)):  # type: ignore[misc]
