@@ -22,6 +22,7 @@ from raylog.cli import (
     acls,
     actors,
     brokers,
+    client_metrics,
     cluster,
     configs,
     consume,
@@ -125,6 +126,7 @@ app.command("verify")(reaching(verify.verify))
 app.command("dump-log")(dump_log.dump_log)
 app.add_typer(perf.app, name="perf")
 app.add_typer(metrics.app, name="metrics")
+app.add_typer(client_metrics.app, name="client-metrics")
 app.add_typer(node.app, name="node")
 app.add_typer(quorum.app, name="quorum")
 app.command("events")(reaching(events.events))

@@ -33,6 +33,7 @@ from raylog.client.admin.admin import (
     Reassignment,
     TopicDescription,
 )
+from raylog.client.admin.client_metrics import ClientMetricsCalls
 from raylog.client.admin.config_entries import ConfigEntry
 from raylog.client.admin.controllers import ControllerCalls
 from raylog.client.admin.groups import GroupCalls
@@ -303,6 +304,7 @@ class AdminClient(
     AclCalls,
     UserCalls,
     QuotaCalls,
+    ClientMetricsCalls,
     TokenCalls,
 ):
     """Manages topics, configs, offsets and brokers. ``AsyncAdminClient`` describes each call."""

@@ -1,4 +1,4 @@
-"""The configs of metrics. Kafka has none: its metrics leave by JMX."""
+"""The configs of metrics. Kafka has only the last one: its metrics leave by JMX."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from raylog.types import Endpoint
 METRICS_LISTENER: Final = "metrics.listener"
 METRICS_SERIES: Final = "metrics.series.max"
 SERIES_MAX: Final = 1_000
+TELEMETRY_BYTES: Final = "telemetry.max.bytes"
+TELEMETRY_BYTES_MAX: Final = 1 << 20
 INSECURE: Final = "insecure://"
 
 METRICS_CONFIGS = (
@@ -21,6 +23,8 @@ METRICS_CONFIGS = (
                  "read, so an address that other machines reach needs `insecure://` in front", read_by=ReadBy.LISTENER),
     BrokerConfig(METRICS_SERIES, ConfigValueType.INT, str(SERIES_MAX),
                  "series of one metric that a broker shows", 1, INT_MAX, read_by=ReadBy.LISTENER),
+    BrokerConfig(TELEMETRY_BYTES, ConfigValueType.INT, str(TELEMETRY_BYTES_MAX),
+                 "the most bytes, compressed, of metrics that a client pushes at once", 1, INT_MAX, read_by=ReadBy.LISTENER),
 )  # fmt: skip
 
 

@@ -157,7 +157,6 @@ REFUSED: Mapping[str, str] = {
     "ssl.provider": _PYTHONS_TLS,
     "ssl.secure.random.implementation": _PYTHONS_TLS,
     "ssl.trustmanager.algorithm": _PYTHONS_TLS,
-    "telemetry.*": _METRICS,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "each transaction has a timer of its own and is aborted when "
     "its timeout is over, not at the next look",
     "transaction.partition.verification.enable": "a leader always verifies that a transaction is under way before it appends",

@@ -144,6 +144,8 @@ FIND_COORDINATOR = ApiSpec(
 )
 API_VERSIONS = ApiSpec(18, "ApiVersions", ApiOwner.SERVER, range(5), ())
 DESCRIBE_CLUSTER = ApiSpec(60, "DescribeCluster", ApiOwner.BROKER, range(3), (), inside=range(3))
+GET_TELEMETRY_SUBSCRIPTIONS = ApiSpec(71, "GetTelemetrySubscriptions", ApiOwner.BROKER, range(1), ())
+PUSH_TELEMETRY = ApiSpec(72, "PushTelemetry", ApiOwner.BROKER, range(1), ())
 LIST_CONFIG_RESOURCES = ApiSpec(
     74,
     "ListConfigResources",

@@ -42,7 +42,7 @@ NO_EPOCH: Final = -1
 
 class BrokerMetrics:
     """``registry`` is the Broker's own process's; ``controller`` returns the active controller's
-    broker and address.
+    broker and address. ``of_clients`` adds what clients have pushed, so many series of a metric.
     """
 
     def __init__(
@@ -55,9 +55,11 @@ class BrokerMetrics:
         cluster_id: str,
         image: Callable[[], MetadataImage],
         controller: Callable[[], tuple[int, Endpoint] | None],
+        of_clients: Callable[[Samples, int], None] | None = None,
     ) -> None:
         self._own: Process = (caller.node_id, caller.incarnation)
         self._registry = registry
+        self._of_clients = of_clients
         self._controller = controller
         self._routes = Routes(broker_id, image)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
@@ -138,6 +140,8 @@ class BrokerMetrics:
             living.add(place)
         told[self._own].add(table.SILENT_PROCESSES, silent)
         told[self._own].add(table.ACTIVE_CONTROLLERS, 0)
+        if self._of_clients is not None:
+            self._of_clients(told[self._own], order.series_max)
         image = self._routes.image
         joined = self._joined.join(
             told,
@@ -145,6 +149,7 @@ class BrokerMetrics:
             series_max=order.series_max,
             has_topic=lambda name: image.topic_named(name) is not None,
         )
+        joined.pushed = told[self._own].pushed
         await self._add_lags(joined)
         return joined
 

@@ -29,7 +29,7 @@ from raylog.metadata.configuration.config_requests import ResourceType
 from raylog.metadata.image import Topic
 from raylog.metadata.partitions import new_partitions
 from raylog.metadata.partitions.topic_decisions import INTERNAL_TOPICS
-from raylog.metadata.records import PartitionState
+from raylog.metadata.records import ConfiguredKind, PartitionState
 from raylog.server.apis.api import answer
 from raylog.server.apis.entities import NO_DELAY, build
 from raylog.types import NO_LEADER
@@ -229,11 +229,15 @@ def list_config_resources(routes: Routes, body: Any, version: int) -> Any:
     """The answer to a ListConfigResources request (KIP-1142): resources with configs, by kind. No
     kinds: all kinds.
 
-    Version 0 asks for subscriptions to client metrics. raylog has none, and no configs of groups.
+    Version 0 asks for subscriptions to client metrics alone. Groups have no configs.
     """
     cls, module = answer(LIST_CONFIG_RESOURCES, version)
+    subscriptions = sorted(
+        name for kind, name in routes.image.resource_configs if kind is ConfiguredKind.CLIENT_METRICS
+    )
     if version == 0:
-        return cls(throttle_time=NO_DELAY, error_code=ErrorCode.none, config_resources=())
+        named_alone = tuple(module.ConfigResource(resource_name=name) for name in subscriptions)
+        return cls(throttle_time=NO_DELAY, error_code=ErrorCode.none, config_resources=named_alone)
     known = {each.value: each for each in ResourceType}
     kinds = [known.get(number) for number in dict.fromkeys(body.resource_types or known)]
     if None in kinds:
@@ -243,6 +247,7 @@ def list_config_resources(routes: Routes, body: Any, version: int) -> Any:
         ResourceType.TOPIC: sorted(routes.image.topic_ids),
         ResourceType.BROKER: brokers,
         ResourceType.BROKER_LOGGER: brokers,
+        ResourceType.CLIENT_METRICS: subscriptions,
     }
     resources = tuple(
         module.ConfigResource(resource_name=name, resource_type=kind.value)

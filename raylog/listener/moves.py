@@ -188,6 +188,7 @@ class ConnectionMoves:
             connection.listener,
             connection.came_back,
             None if route.grants is None else tuple(route.grants),
+            connection.client_software,
         )
         with sock:
             if route.edition != self._edition or host.channel is None or not host.channel.send(moved, sock):
@@ -210,3 +211,4 @@ class ConnectionMoves:
 def _prepare(moved: Moved, connection: ServerConnection) -> None:
     connection.principal, connection.listener = moved.principal, moved.listener
     connection.came_back = moved.came_back
+    connection.client_software = moved.client_software

@@ -7,6 +7,7 @@ DescribeCluster and FindCoordinator are answered from its copy of the image (``c
 of this broker (``log_directories``). The APIs of groups and of transactions go to the processes
 that coordinate them (``coordinators``), the controller's to the active one (``controller_link``).
 InitProducerId is the controller's without a transactional id, and the coordinator's with one.
+Clients push their metrics to the Broker itself (``telemetry``).
 Metadata may create topics (``topic_creation``), and FindCoordinator creates the coordinators'.
 
 An API or version that is not in the table ends the connection with a line in the log, as in Kafka;
@@ -43,6 +44,7 @@ from raylog.listener.owners import Owner, Owners
 from raylog.listener.quotas import Quotas
 from raylog.listener.response_budget import ResponseBudget
 from raylog.listener.routes import Routes
+from raylog.listener.telemetry import Telemetry
 from raylog.listener.topic_creation import TopicCreator
 from raylog.metadata.image import MetadataImage
 from raylog.security.quota_rates import WINDOW_MS, WINDOWS
@@ -101,6 +103,7 @@ class Router:
             timeout_ms=controller_timeout_ms,
         )
         self.sessions = FetchSessions(lambda: clock.chance.getrandbits(31))
+        self.telemetry = Telemetry(broker_id, image, clock.monotonic_ms, clock.chance.getrandbits)
         self._check_certificates = check_certificates
         self._arrivals = Arrivals()
         self._creation = TopicCreator(self._routes, self._link, self._arrivals)
@@ -155,6 +158,7 @@ class Router:
             **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
             **certificate_changes.handlers(self._link, self._routes, self._check_certificates),
             **tokens.handlers(self._link, self._guard.access),
+            **self.telemetry.handlers(),
             **groups.handlers(),
             **transactions.handlers(),
             table.FIND_COORDINATOR: CoordinatorSearch(self._routes, self._creation, self._arrivals).find,
@@ -188,6 +192,7 @@ class Router:
         current limits.
         """
         self._take_limits()
+        self.telemetry.follow()
         if self._guard.follow() | self._follow_quotas():
             self._moves.revoke()
         self._moves.are_held = self._guard.logs_permissions

@@ -39,6 +39,7 @@ from raylog.metadata.records import (
     ClientQuotaRemoved,
     ClientQuotaSet,
     ClusterFormatted,
+    ConfiguredKind,
     ControllersPlanned,
     DelegationTokenRemoved,
     DelegationTokenSet,
@@ -54,6 +55,7 @@ from raylog.metadata.records import (
     RemovalConfirmed,
     RemovalPending,
     ReplicaSlot,
+    ResourceConfigChanged,
     StaticConfigsChanged,
     TopicConfigChanged,
     TopicCreated,
@@ -105,6 +107,7 @@ class MetadataImage:
     draining: set[int]  # of the brokers, by hand
     leaving: dict[int, int]  # broker → incarnation of its Broker: its node is about to go
     broker_values: BrokerValues  # only what somebody said
+    resource_configs: dict[tuple[ConfiguredKind, str], dict[str, str]]  # by kind and name; none is empty
     planned_controllers: tuple[int, ...]  # the brokers that shall hold one; empty: nobody has said
     disks: dict[uuid.UUID, DiskRegistered]
     actors: dict[int, ActorRegistered]  # the newest process of each node, dead or alive
@@ -130,6 +133,7 @@ class MetadataImage:
             draining=set(),
             leaving={},
             broker_values=BrokerValues(),
+            resource_configs={},
             planned_controllers=(),
             disks={},
             actors={},
@@ -162,6 +166,7 @@ class MetadataImage:
             brokers=dict(self.brokers),
             draining=set(self.draining),
             broker_values=self.broker_values.copy(),
+            resource_configs={resource: dict(configs) for resource, configs in self.resource_configs.items()},
             planned_controllers=self.planned_controllers,
             leaving=dict(self.leaving),
             disks=dict(self.disks),
@@ -268,6 +273,8 @@ class MetadataImage:
                 self._change_topic_config(record)
             case BrokerConfigChanged() | StaticConfigsChanged():
                 self.broker_values.apply(record)
+            case ResourceConfigChanged():
+                self._change_resource_config(record)
             case RemovalPending():
                 self._add_removal(record)
             case RemovalConfirmed():
@@ -349,6 +356,16 @@ class MetadataImage:
             configs.pop(record.key, None)
         else:
             configs[record.key] = record.value
+
+    def _change_resource_config(self, record: ResourceConfigChanged) -> None:
+        resource = record.kind, record.name
+        if record.value is not None:
+            self.resource_configs.setdefault(resource, {})[record.key] = record.value
+            return
+        configs = self.resource_configs.get(resource, {})
+        configs.pop(record.key, None)
+        if not configs:
+            self.resource_configs.pop(resource, None)
 
     def _change_partition(self, record: PartitionChanged) -> None:
         topic = self.topics[record.topic_id]
@@ -446,6 +463,11 @@ class MetadataImage:
             yield from self.broker_values.static_records()
         elif issubclass(kind, BrokerConfigChanged):
             yield from self.broker_values.dynamic_records()
+        elif issubclass(kind, ResourceConfigChanged):
+            for (of, name), configs in sorted(
+                self.resource_configs.items(), key=lambda each: (each[0][0].value, each[0][1])
+            ):
+                yield from (ResourceConfigChanged(of, name, *entry) for entry in sorted(configs.items()))
         elif issubclass(kind, ControllersPlanned):
             if self.planned_controllers:
                 yield ControllersPlanned(self.planned_controllers)
@@ -521,6 +543,7 @@ class MetadataImage:
                     assert disk.replaced_by is None, f"{topic.name}-{partition} on a disk that is lost: {slot}, {disk}"
         assert self.draining <= self.brokers.keys(), f"{self.draining} are drained of {self.brokers}"
         self.broker_values.check()
+        assert all(self.resource_configs.values()), f"nothing is set of one of {self.resource_configs}"
         self.acls.check()
         self.quotas.check()
         assert self.brokers.keys() >= set(self.planned_controllers), f"{self.planned_controllers} of {self.brokers}"

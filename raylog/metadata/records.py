@@ -323,6 +323,24 @@ class BrokerConfigChanged:
     value: str | None
 
 
+class ConfiguredKind(Enum):
+    """What has configs besides topics and brokers. The number is Kafka's, of its kind of resource."""
+
+    CLIENT_METRICS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceConfigChanged:
+    """KRaft's ConfigRecord, of a subscription to client metrics. ``value`` None: back to the
+    default. A resource that nothing is set of is not there.
+    """
+
+    kind: ConfiguredKind
+    name: str
+    key: str
+    value: str | None
+
+
 class StaticSource(Enum):
     """Who said a static config: the disks of the nodes, or the command that started the cluster."""
 
@@ -414,7 +432,7 @@ class DelegationTokenRemoved(OfSecurity):
 
 Record = (
     ClusterFormatted | BrokerRegistered | BrokerDrainChanged | StaticConfigsChanged | BrokerConfigChanged
-    | ControllersPlanned | DiskRegistered | HostPlanned
+    | ResourceConfigChanged | ControllersPlanned | DiskRegistered | HostPlanned
     | TopicCreated | TopicConfigChanged | PartitionChanged | HighWatermarksNoted | HostRetired | RemovalPending
     | ActorRegistered | BrokerLeaving | ProducerIdsAllocated | AclCreated | UserScramCredentialSet
     | ClientQuotaSet

@@ -6,6 +6,7 @@ line. A label's value escapes backslash, quote and line feed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from raylog.metrics.metric import MetricType
@@ -14,6 +15,7 @@ from raylog.metrics.table import METRICS
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+PUSHED_MEANING: Final = "pushed by clients"
 _OPENMETRICS_TYPE = "application/openmetrics-text"
 _VERSIONS = (None, "0.0.1", "1.0.0")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -37,7 +39,9 @@ def content_type(accept: str) -> str:
 
 
 def exposition(samples: Samples, format: str = PROMETHEUS) -> str:
-    """The samples in the order of the table; metrics without a series are left out."""
+    """The samples in the order of the table, then what clients have pushed; metrics without a
+    series are left out.
+    """
     is_open = format == OPENMETRICS
     lines: list[str] = []
     for metric in METRICS.values():
@@ -49,11 +53,20 @@ def exposition(samples: Samples, format: str = PROMETHEUS) -> str:
         meaning = metric.meaning.translate(_ESCAPES) if is_open else metric.meaning
         lines += [f"# HELP {family} {meaning}", f"# TYPE {family} {metric.type.value}"]
         for labels, value in sorted(series.items()):
-            named = ",".join(f'{n}="{v.translate(_ESCAPES)}"' for n, v in zip(metric.labels, labels, strict=True))
-            lines.append(f"{metric.name}{{{named}}} {_number(value)}" if named else f"{metric.name} {_number(value)}")
+            lines.append(_line(metric.name, zip(metric.labels, labels, strict=True), value))
+    for pushed in samples.pushed:
+        is_counter = pushed.type is MetricType.COUNTER
+        family = pushed.name.removesuffix("_total") if is_open and is_counter else pushed.name
+        lines += [f"# HELP {family} {PUSHED_MEANING}", f"# TYPE {family} {pushed.type.value}"]
+        lines += [_line(pushed.name, pairs, value) for pairs, value in sorted(pushed.series.items())]
     if is_open:
         lines.append("# EOF")
     return "\n".join(lines) + "\n"
+
+
+def _line(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
+    named = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in labels)
+    return f"{name}{{{named}}} {_number(value)}" if named else f"{name} {_number(value)}"
 
 
 def _number(value: float) -> str:

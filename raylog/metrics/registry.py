@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from raylog.metrics.client_series import PushedMetric
 from raylog.metrics.metric import Metric, MetricType
 from raylog.metrics.table import METRICS, SERIES_LEFT_OUT
 
@@ -20,12 +21,13 @@ class Samples:
     Invariant: each series has as many labels as its metric.
     """
 
-    __slots__ = ("_series", "_series_max")
+    __slots__ = ("_series", "_series_max", "pushed")
 
     def __init__(self, series_max: int | None = None) -> None:
         """``series_max`` None: no bound."""
         self._series: dict[str, dict[Labels, float]] = {}
         self._series_max = series_max
+        self.pushed: tuple[PushedMetric, ...] = ()  # by clients; they never travel between processes
 
     def add(self, metric: Metric, value: float, *labels: str) -> None:
         """Add to the value that the series has, 0 if it is new."""

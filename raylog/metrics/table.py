@@ -223,6 +223,50 @@ GROUP_MEMBERS = Metric(
     "members of the group; shown by the broker of its coordinator",
 )
 
+_TELEMETRY = "kafka_server_client_metrics_"
+_TELEMETRY_BEAN = "kafka.server:type=ClientMetrics "
+CLIENT_INSTANCES = Metric(
+    f"{_TELEMETRY}instance_count",
+    GAUGE,
+    (),
+    "client instances that have asked this broker what to push, up to 16,384",
+    f"{_TELEMETRY_BEAN}ClientMetricsInstanceCount",
+)
+CLIENT_PUSHES = Metric(
+    f"{_TELEMETRY}plugin_export_total",
+    COUNTER,
+    (),
+    "pushes of clients' metrics that were taken",
+    f"{_TELEMETRY_BEAN}ClientMetricsPluginExportCount",
+)
+UNREADABLE_PUSHES = Metric(
+    f"{_TELEMETRY}plugin_error_total",
+    COUNTER,
+    (),
+    "pushes that could not be read",
+    f"{_TELEMETRY_BEAN}ClientMetricsPluginErrorCount",
+)
+THROTTLED_TELEMETRY = Metric(
+    f"{_TELEMETRY}throttle_total",
+    COUNTER,
+    (),
+    "requests of clients about their metrics that came too early",
+    f"{_TELEMETRY_BEAN}ClientMetricsThrottleCount",
+)
+UNKNOWN_SUBSCRIPTIONS = Metric(
+    f"{_TELEMETRY}unknown_subscription_request_total",
+    COUNTER,
+    (),
+    "pushes for subscriptions that have changed since",
+    f"{_TELEMETRY_BEAN}ClientMetricsUnknownSubscriptionRequestCount",
+)
+DROPPED_POINTS = Metric(
+    "raylog_client_metrics_dropped_points_total",
+    COUNTER,
+    (),
+    "values that clients pushed and for which there was no room",
+)
+
 CPU_SECONDS = Metric("process_cpu_seconds_total", COUNTER, ("node_id",), "CPU time of a server process")
 RESIDENT_MEMORY = Metric("process_resident_memory_bytes", GAUGE, ("node_id",), "its resident memory")
 OPEN_FILES = Metric("process_open_fds", GAUGE, ("node_id",), "its open file descriptors")

@@ -110,11 +110,10 @@ class BrokerServer:
         )
         self._certificates = ListenerCertificates(self._listeners)
         self._plain_users = PlainUserFiles()
-        self.metrics = self._broker_metrics()
-
         self._ports = [self._port(each, ray_token) for each in self._listeners.each]
         if self._ports:
             self.router = self._router(limits, stages)
+        self.metrics = self._broker_metrics()
 
     def _broker_metrics(self) -> BrokerMetrics:
         return BrokerMetrics(
@@ -125,6 +124,7 @@ class BrokerServer:
             cluster_id=self._disk.cluster_id,
             image=self._image,
             controller=self._session.controller,
+            of_clients=None if self.router is None else self.router.telemetry.add_to,
         )
 
     async def start(self) -> Endpoint:

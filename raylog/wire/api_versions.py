@@ -21,11 +21,19 @@ if TYPE_CHECKING:
     from raylog.wire.request import Request
 
 FEATURES_SINCE = 3  # the version of the first answer that has a place for them
+SOFTWARE_CHARACTERS_MAX = 200  # what a longer name or version has more is cut off
 LEVEL_0_SINCE = 4  # the version of the first answer that may tell of a feature that can be at level 0
 
 
 def answer(request: Request) -> None:
-    """What the server's table says."""
+    """What the server's table says. What the client says of itself is kept."""
+    if request.version >= FEATURES_SINCE:
+        asked = request.body
+        software = (asked.client_software_name, asked.client_software_version)
+        request.connection.client_software = (
+            software[0][:SOFTWARE_CHARACTERS_MAX],
+            software[1][:SOFTWARE_CHARACTERS_MAX],
+        )
     request.reply(reply(request.connection.server.told_versions, request.version))
 
 

@@ -78,6 +78,7 @@ class Moved:
     listener: str
     came_back: int = 0
     grants: tuple[Grant, ...] | None = None
+    client_software: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,7 @@ class ServerConnection(FramedProtocol):
         self.counted = server.counts.requests  # with the requests of whom this one's are counted
         self.is_adopted = False  # another server has begun it
         self.route: Any = None  # the handlers' own note of where this connection's requests go
+        self.client_software = ("", "")  # name and version, as its client has said in ApiVersions
         self.came_back = 0  # how often it has left and returned
 
     def __repr__(self) -> str:

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from outside import Client, request
+from raw_requests import eventually
 
+from raylog.client.sync import AdminClient
 from raylog.kafka import table
 from raylog.metadata.configuration.config_requests import ResourceType
+from raylog.testing.in_process import InProcessCluster
 
 pytestmark = pytest.mark.core
 KEY = table.LIST_CONFIG_RESOURCES.key
@@ -28,7 +31,9 @@ def listed(connection: Client, *kinds: int) -> dict[ResourceType, set[str]]:
     return found
 
 
-def test_all_that_has_configs_is_listed_by_kind(client: Callable[..., Client], new_topic: Callable[..., str]) -> None:
+def test_all_that_has_configs_is_listed_by_kind(
+    running: InProcessCluster, client: Callable[..., Client], new_topic: Callable[..., str]
+) -> None:
     name, one = new_topic((0,)), client()
     found = listed(one)
     assert set(found) == {ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER}
@@ -36,6 +41,12 @@ def test_all_that_has_configs_is_listed_by_kind(client: Callable[..., Client], n
     assert found[ResourceType.BROKER] == found[ResourceType.BROKER_LOGGER] == BROKERS
     assert listed(one, 4, 4) == {ResourceType.BROKER: BROKERS}
     assert listed(one, 16, 32) == {}
+    with AdminClient(running.address) as admin:
+        admin.alter_client_metrics("of all", set={"metrics": "*"})
+        eventually(lambda: listed(one, 16, 32) == {ResourceType.CLIENT_METRICS: {"of all"}}, "the subscription")
+        assert [each.resource_name for each in one.ask(request(KEY, 0)).config_resources] == ["of all"]
+        admin.alter_client_metrics("of all", delete=["metrics"])
+    eventually(lambda: listed(one, 16) == {}, "no subscription")
 
 
 def test_an_unknown_kind_is_refused_and_version_0_asks_for_clients_metrics(client: Callable[..., Client]) -> None:

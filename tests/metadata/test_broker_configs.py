@@ -279,7 +279,6 @@ def test_another_type_of_resource_is_refused_alone(world):
 
 WITHOUT_CONFIGS = [
     (ResourceType.BROKER_LOGGER, "1", "loggers"),
-    (ResourceType.CLIENT_METRICS, "subscription", "metrics"),
     (ResourceType.GROUP, "group", "groups have no configs"),
 ]
 

@@ -16,12 +16,14 @@ from raylog.metadata.records import (
     BrokerDrainChanged,
     BrokerRegistered,
     ClientQuotaSet,
+    ConfiguredKind,
     DiskRegistered,
     HostKind,
     HostPlanned,
     PartitionChanged,
     PartitionState,
     ReplicaSlot,
+    ResourceConfigChanged,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -132,6 +134,8 @@ def test_a_death_has_the_reason_that_the_controller_had() -> None:
 def test_configs_of_brokers_are_told_without_their_values_which_may_be_secrets() -> None:
     (fact,) = facts(image(), BrokerConfigChanged(1, "ssl.keystore.key", "a private key"))
     assert fact == ("config-changed", "broker 1", "ssl.keystore.key set")
+    changed = ResourceConfigChanged(ConfiguredKind.CLIENT_METRICS, "all", "metrics", "*")
+    assert list(facts(image(), changed)) == [("config-changed", "client metrics all", "metrics: *")]
     (fact,) = facts(image(), TopicConfigChanged(TOPIC, "retention.ms", None))
     assert fact == ("config-changed", "orders", "retention.ms: back to its default")
 

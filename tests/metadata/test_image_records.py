@@ -28,6 +28,7 @@ from raylog.metadata.records import (
     ClientQuotaRemoved,
     ClientQuotaSet,
     ClusterFormatted,
+    ConfiguredKind,
     ControllersPlanned,
     DelegationTokenRemoved,
     DelegationTokenSet,
@@ -43,6 +44,7 @@ from raylog.metadata.records import (
     RemovalConfirmed,
     RemovalPending,
     ReplicaSlot,
+    ResourceConfigChanged,
     StaticConfigsChanged,
     StaticSource,
     TopicConfigChanged,
@@ -77,6 +79,11 @@ HISTORY: tuple[Record, ...] = (
     StaticConfigsChanged(StaticSource.START, (("num.partitions", "2"),)),
     BrokerConfigChanged(None, "num.partitions", "3"),
     BrokerConfigChanged(1, "log.roll.ms", "7"),
+    ResourceConfigChanged(ConfiguredKind.CLIENT_METRICS, "all", "metrics", "*"),
+    ResourceConfigChanged(ConfiguredKind.CLIENT_METRICS, "all", "interval.ms", "100"),
+    ResourceConfigChanged(ConfiguredKind.CLIENT_METRICS, "all", "metrics", None),
+    ResourceConfigChanged(ConfiguredKind.CLIENT_METRICS, "gone", "metrics", "*"),
+    ResourceConfigChanged(ConfiguredKind.CLIENT_METRICS, "gone", "metrics", None),
     ControllersPlanned((1,)),
     DiskRegistered(D, 1, "/a"),
     ActorRegistered(BROKER, D, 4, ADDRESS, "boot", listener=ADDRESS, listeners=(SECURE,)),
@@ -119,7 +126,7 @@ def test_the_history_has_records_of_every_kind_and_fills_every_field_of_an_image
     assert {type(record) for record in HISTORY} == set(get_args(Record))
     image = MetadataImage.of(HISTORY)
     seen = {each.name for each in fields(image) if getattr(image, each.name)}
-    seen |= {"hosts"} if MetadataImage.of(HISTORY[:14]).hosts else set()  # before the only host retires
+    seen |= {"hosts"} if MetadataImage.of(HISTORY[:19]).hosts else set()  # before the only host retires
     assert seen == {each.name for each in fields(image)}
 
 

@@ -13,6 +13,7 @@ from raylog.errors import ProtocolError
 from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,
+    ConfiguredKind,
     HostKind,
     PartitionChanged,
     PartitionState,
@@ -53,6 +54,7 @@ OF_TYPE = {  # every integer of a record has 64 bits: a hint that says so only b
     PartitionState: states,
     tuple[TopicHighWatermarks, ...]: st.lists(high_watermarks, max_size=3).map(tuple),
     HostKind: st.sampled_from(HostKind),
+    ConfiguredKind: st.sampled_from(ConfiguredKind),
     AclBinding: st.from_type(AclBinding),  # its integers are enums'
     StaticSource: st.sampled_from(StaticSource),
     tuple[tuple[str, str], ...]: st.lists(st.tuples(st.text(), st.text()), max_size=3).map(tuple),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from outside import Client, fetch, metadata, produce
+from outside import Client, fetch, metadata, produce, request
 from raw_requests import batch, end_of, eventually, isr_is_whole, nodes_of
 from scraping import open_metrics, scraped, summed
 
@@ -14,6 +14,7 @@ from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Consumer
 from raylog.configs.metrics_configs import METRICS_SERIES
 from raylog.errors import RaylogError
+from raylog.kafka import table as kafka
 from raylog.metrics import table
 from raylog.metrics.metric import MetricType
 from raylog.replication.counts import KEPT_TOPICS, HostCounts
@@ -179,6 +180,8 @@ def test_every_metric_shows_something(
     with Consumer(running.address, group_id="of all", enable_auto_commit=False) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.commit({TopicPartition(topic, 0): 0})
+    told = one.ask(request(kafka.GET_TELEMETRY_SUBSCRIPTIONS.key, 0, client_instance_id=None))
+    assert told.client_instance_id is not None
     with pytest.raises(RaylogError):
         endpoint = running.launcher.servers[node_id(0, 0)]._endpoint
         running.run(Connection.open(endpoint, secret=b"another", cluster_id=running.address.cluster_id))

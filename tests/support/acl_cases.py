@@ -273,6 +273,8 @@ WITHOUT_DENIALS = {
     table.API_VERSIONS: "everybody may ask",
     table.SASL_HANDSHAKE: "nobody has authenticated yet",
     table.SASL_AUTHENTICATE: "nobody has authenticated yet",
+    table.GET_TELEMETRY_SUBSCRIPTIONS: "whoever may connect may push metrics",
+    table.PUSH_TELEMETRY: "whoever may connect may push metrics",
     table.DESCRIBE_CLUSTER: "everybody may see the brokers",
     **dict.fromkeys(TOKEN_APIS, "who has not proved who he is may not ask; see test_delegation_tokens.py"),
     table.LIST_GROUPS: "leaves out groups",

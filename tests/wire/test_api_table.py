@@ -50,7 +50,9 @@ def test_what_is_asked_of_an_authorizer_is_stated(spec: ApiSpec) -> None:
         table.SASL_AUTHENTICATE,
         table.RENEW_DELEGATION_TOKEN,
         table.EXPIRE_DELEGATION_TOKEN,
-    }  # as in Apache Kafka: a client could not begin without them, and a token is its owner's and its renewers'
+        table.GET_TELEMETRY_SUBSCRIPTIONS,
+        table.PUSH_TELEMETRY,
+    }  # as in Apache Kafka: a client could not begin without them, a token is its owner's and its renewers', and all may push
     assert bool(spec.authorised_by) == (spec not in free)
 
 

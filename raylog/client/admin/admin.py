@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.admin import reassignment_throttles
 from raylog.client.admin.actors import AsyncActorCalls
+from raylog.client.admin.client_metrics import AsyncClientMetricsCalls
 from raylog.client.admin.config_entries import ConfigEntry as ConfigEntry
 from raylog.client.admin.config_entries import ConfigSource as ConfigSource
 from raylog.client.admin.config_entries import ConfigSynonym as ConfigSynonym
@@ -145,6 +146,7 @@ class AsyncAdminClient(
     AsyncAclCalls,
     AsyncUserCalls,
     AsyncQuotaCalls,
+    AsyncClientMetricsCalls,
     AsyncTokenCalls,
 ):
     """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""

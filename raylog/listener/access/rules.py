@@ -149,6 +149,8 @@ RULES: Final[Mapping[ApiSpec, Rule]] = {
         partial.topics_of_transactions,
     ),
     table.LIST_TRANSACTIONS: partial.list_transactions,
+    table.GET_TELEMETRY_SUBSCRIPTIONS: nothing,
+    table.PUSH_TELEMETRY: nothing,
     table.LIST_CONFIG_RESOURCES: _cluster(table.LIST_CONFIG_RESOURCES, Operation.DESCRIBE_CONFIGS),
     table.DESCRIBE_TOPIC_PARTITIONS: of_handler,
 }

@@ -54,6 +54,7 @@ from raylog.metadata.records import (
     Record,
     RemovalConfirmed,
     RemovalPending,
+    ResourceConfigChanged,
     StaticConfigsChanged,
     TopicConfigChanged,
     TopicCreated,
@@ -283,7 +284,7 @@ def may_create_need(record: Record) -> bool:
         case (
             ProducerIdsAllocated() | TopicConfigChanged() | StaticConfigsChanged() | BrokerConfigChanged() | HighWatermarksNoted()
             | ControllersPlanned() | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
-            | ClientQuotaSet() | ClientQuotaRemoved()
+            | ClientQuotaSet() | ClientQuotaRemoved() | ResourceConfigChanged()
             | DelegationTokenSet() | DelegationTokenRemoved()
         ):  # fmt: skip
             return False

@@ -3,9 +3,10 @@ Nothing here changes an image.
 
 The changes of one resource are decided together: all of them, or none. What there is to set is
 ``topic_configs``' and ``broker_configs``' to say, which value holds ``effective_configs``'; a
-broker's resource is named by its id, all brokers' by the empty name, as in Kafka. Of brokers'
-loggers, client metrics and groups there is nothing to set: they are described by an empty list,
-what would be set is refused by name, and what is taken away is not there.
+broker's resource is named by its id, all brokers' by the empty name, as in Kafka. Subscriptions to
+client metrics are ``resource_configs``'. Of brokers' loggers and groups there is nothing to set:
+they are described by an empty list, what would be set is refused by name, and what is taken away is
+not there.
 """
 
 from __future__ import annotations
@@ -36,8 +37,15 @@ from raylog.metadata.configuration.config_requests import (
     ResourceType,
     SetStaticConfigs,
 )
+from raylog.metadata.configuration.resource_configs import ConfiguredResource
 from raylog.metadata.image import MetadataImage, Topic
-from raylog.metadata.records import BrokerConfigChanged, Record, StaticConfigsChanged, TopicConfigChanged
+from raylog.metadata.records import (
+    BrokerConfigChanged,
+    ConfiguredKind,
+    Record,
+    StaticConfigsChanged,
+    TopicConfigChanged,
+)
 from raylog.refusals import BrokerNotRegistered, InvalidRequest, UnknownTopic
 from raylog.types import BROKER_SLOT, node_id
 
@@ -148,6 +156,9 @@ def _describe(image: MetadataImage, query: ConfigQuery, static: Mapping[str, str
     try:
         if query.type is ResourceType.BROKER:
             entries = _broker_entries(image, _broker_id(image, query.name, unknown=InvalidRequest), static)
+        elif query.type in CONFIGURED:
+            _check_name(image, query.type, query.name)
+            entries = ConfiguredResource(image, CONFIGURED[query.type], query.name).entries()
         elif query.type in WITHOUT_CONFIGS:
             _check_name(image, query.type, query.name)
             entries = ()
@@ -278,17 +289,21 @@ class _ResourceWithoutConfigs:
 
 WITHOUT_CONFIGS: Mapping[ResourceType | int, str] = {
     ResourceType.BROKER_LOGGER: "the levels of a broker's loggers are those that its processes were started with",
-    ResourceType.CLIENT_METRICS: "raylog does not collect the metrics of clients",
     ResourceType.GROUP: "groups have no configs here; members say their timeouts themselves",
 }
 """The kinds of resource that are there without configs, and why nothing of them can be set."""
 
-_Resource = _TopicResource | _BrokerResource | _ResourceWithoutConfigs
+CONFIGURED: Mapping[ResourceType | int, ConfiguredKind] = {ResourceType.CLIENT_METRICS: ConfiguredKind.CLIENT_METRICS}
+
+_Resource = _TopicResource | _BrokerResource | ConfiguredResource | _ResourceWithoutConfigs
 
 
 def _resource(image: MetadataImage, type: ResourceType | int, name: str, checked_by: int | None) -> _Resource:
     if type is ResourceType.BROKER:
         return _BrokerResource(image, _broker_id(image, name, unknown=BrokerNotRegistered), checked_by)
+    if type in CONFIGURED:
+        _check_name(image, type, name)
+        return ConfiguredResource(image, CONFIGURED[type], name)
     if type in WITHOUT_CONFIGS:
         _check_name(image, type, name)
         return _ResourceWithoutConfigs(type)
@@ -318,7 +333,7 @@ def _broker_id(image: MetadataImage, name: str, *, unknown: type[RaylogError]) -
 
 def _topic(image: MetadataImage, type: ResourceType | int, name: str) -> Topic:
     if type is not ResourceType.TOPIC:
-        raise InvalidRequest(f"resource type {type}: 2 (topic) and 4 (broker) have configs here")
+        raise InvalidRequest(f"resource type {type}: 2 (topic), 4 (broker) and 16 (client metrics) have configs here")
     topic = image.topic_named(name)
     if topic is None:
         raise UnknownTopic(f"there is no topic {name!r}")

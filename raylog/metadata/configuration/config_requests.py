@@ -18,7 +18,7 @@ class ConfigOperation(Enum):
 
 
 class ResourceType(Enum):
-    """What has configs in Kafka; here topics and brokers alone have any. Another number is carried,
+    """What has configs in Kafka; here brokers' loggers and groups have none. Another number is carried,
     and refused for that resource.
     """
 

@@ -44,6 +44,7 @@ from raylog.metadata.records import (
     Record,
     RemovalConfirmed,
     RemovalPending,
+    ResourceConfigChanged,
     StaticConfigsChanged,
     TopicConfigChanged,
     TopicCreated,
@@ -136,6 +137,13 @@ def facts(image: MetadataImage, record: Record) -> Iterator[Fact]:
         case BrokerConfigChanged():  # its value may be a secret
             whose = "brokers" if record.broker_id is None else f"broker {record.broker_id}"
             yield "config-changed", whose, f"{record.key} {'removed' if record.value is None else 'set'}"
+        case ResourceConfigChanged():
+            whose = f"{record.kind.name.lower().replace('_', ' ')} {record.name}"
+            yield (
+                "config-changed",
+                whose,
+                f"{record.key}: {'back to its default' if record.value is None else record.value}",
+            )
         case OfSecurity():
             yield from _of_security(image, record)
         case (

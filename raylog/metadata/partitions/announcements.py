@@ -66,6 +66,7 @@ from raylog.metadata.records import (
     RemovalConfirmed,
     RemovalPending,
     ReplicaSlot,
+    ResourceConfigChanged,
     StaticConfigsChanged,
     TopicConfigChanged,
     TopicCreated,
@@ -128,7 +129,7 @@ class Announcements:
                     | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | RemovalPending()
                     | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
                     | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
-                    | ClientQuotaSet() | ClientQuotaRemoved()
+                    | ClientQuotaSet() | ClientQuotaRemoved() | ResourceConfigChanged()
                     | DelegationTokenSet() | DelegationTokenRemoved()
                 ):  # fmt: skip
                     pass
@@ -400,7 +401,7 @@ def _shapes_rates(record: Record) -> bool:
             | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | TopicCreated() | RemovalPending()
             | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted() | ControllersPlanned()
             | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()
-            | ClientQuotaSet() | ClientQuotaRemoved()
+            | ClientQuotaSet() | ClientQuotaRemoved() | ResourceConfigChanged()
             | DelegationTokenSet() | DelegationTokenRemoved()
         ):  # fmt: skip
             return False
