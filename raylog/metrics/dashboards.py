@@ -66,6 +66,10 @@ def _rate(metric: Metric, by: str, chosen: str = "") -> str:
     return f"sum by ({by}) (rate({metric.name}{chosen}[{RATE}]))"
 
 
+def _percentile(metric: Metric, share: float) -> str:
+    return f"histogram_quantile({share}, sum by (request, le) (rate({metric.name}_bucket[{RATE}])))"
+
+
 _TOPIC = '{topic=~"$topic"}'
 _GROUP = '{consumergroup=~"$consumergroup"}'
 
@@ -104,6 +108,21 @@ CLUSTER = Dashboard(
             ),
         ),
         Panel("Requests", "reqps", (Query(_rate(table.REQUESTS, "request"), "{{request}}"),), "Of clients, by API."),
+        Panel(
+            "Request times",
+            "ms",
+            tuple(
+                Query(_percentile(table.TOTAL_TIME, share), f"{{{{request}}}} {share:.1%}")
+                for share in (0.5, 0.99, 0.999)
+            ),
+            "Of clients, by API. A Fetch includes its wait for records, a Produce that for its replicas.",
+        ),
+        Panel(
+            "Times of work on requests",
+            "ms",
+            (Query(_percentile(table.LOCAL_TIME, 0.99), "{{request}}"),),
+            "In the process that received them, without what it waits for. 99 of 100 requests take less.",
+        ),
         Panel("Connections", "short", (Query(f"sum by (listener) ({table.CONNECTIONS.name})", "{{listener}}"),)),
         Panel(
             "Failed authentications",

@@ -6,11 +6,11 @@ line. A label's value escapes backslash, quote and line feed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from raylog.metrics.metric import MetricType
-from raylog.metrics.registry import Samples
+from raylog.metrics.metric import SUM, Metric, MetricType
+from raylog.metrics.registry import BOUND_TEXTS, Labels, Samples
 from raylog.metrics.table import METRICS
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -52,6 +52,9 @@ def exposition(samples: Samples, format: str = PROMETHEUS) -> str:
         family = metric.name.removesuffix("_total") if is_open and is_counter else metric.name
         meaning = metric.meaning.translate(_ESCAPES) if is_open else metric.meaning
         lines += [f"# HELP {family} {meaning}", f"# TYPE {family} {metric.type.value}"]
+        if metric.type is MetricType.HISTOGRAM:
+            lines += _histograms(metric, series)
+            continue
         for labels, value in sorted(series.items()):
             lines.append(_line(metric.name, zip(metric.labels, labels, strict=True), value))
     for pushed in samples.pushed:
@@ -64,8 +67,20 @@ def exposition(samples: Samples, format: str = PROMETHEUS) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _histograms(metric: Metric, series: Mapping[Labels, float]) -> Iterator[str]:
+    """Of each the counts up to every bound, with those below, and the sum."""
+    for labels in sorted({each[:-1] for each in series}):
+        named = tuple(zip(metric.labels, labels, strict=True))
+        count = 0.0
+        for bound in BOUND_TEXTS:
+            count += series.get((*labels, bound), 0)
+            yield _line(f"{metric.name}_bucket", zip(metric.keys, (*labels, bound), strict=True), count)
+        yield _line(f"{metric.name}_sum", named, series.get((*labels, SUM), 0))
+        yield _line(f"{metric.name}_count", named, count)
+
+
 def _line(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
-    named = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in labels)
+    named = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels)
     return f"{name}{{{named}}} {_number(value)}" if named else f"{name} {_number(value)}"
 
 

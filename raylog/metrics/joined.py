@@ -7,7 +7,7 @@ it was last asked. What a process counts between the last question and its death
 
 Cardinality. A metric has at most ``series_max`` series. The topics of a counter that come later
 than that are counted together, as topic ``(others)``; so the sum over all topics holds. All other
-further series are left out and counted.
+further series are left out and counted. Histograms, which are by API only, are whole.
 
 Invariants: no total falls while its series exists; a series leaves with its topic.
 """
@@ -65,7 +65,8 @@ class JoinedMetrics:
         self, metric: Metric, labels: Labels, more: float, series_max: int, shared: dict[Metric, set[Labels]]
     ) -> None:
         totals = self._totals.setdefault(metric, {})
-        if labels not in totals and len(totals) >= series_max:
+        is_bounded = metric.type is not MetricType.HISTOGRAM
+        if is_bounded and labels not in totals and len(totals) >= series_max:
             shared.setdefault(metric, set()).add(labels)
             if metric.labels != ("topic",):
                 return

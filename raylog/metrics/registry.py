@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from raylog.metrics.client_series import PushedMetric
-from raylog.metrics.metric import Metric, MetricType
+from raylog.metrics.metric import SUM, Metric, MetricType
 from raylog.metrics.table import METRICS, SERIES_LEFT_OUT
+from raylog.time_counts import BOUNDS_MS, TimeCounts
 
+NS_PER_MS: Final = 1_000_000
+BOUND_TEXTS: Final = (*map(repr, BOUNDS_MS), "+Inf")
 Labels = tuple[str, ...]
-"""The values of a metric's labels, in the order of its names for them."""
+"""The values of a metric's ``keys``, in their order."""
 Plain = tuple[tuple[str, Labels, float], ...]
 """Samples on the wire: the metric's name, labels, value."""
 
@@ -18,7 +22,7 @@ class Samples:
     """Values of metrics at one moment. A gauge has at most ``series_max`` series: what comes later
     is left out, and counted by ``SERIES_LEFT_OUT``. Counters have all of theirs.
 
-    Invariant: each series has as many labels as its metric.
+    Invariant: each series has as many labels as its metric has keys.
     """
 
     __slots__ = ("_series", "_series_max", "pushed")
@@ -31,12 +35,19 @@ class Samples:
 
     def add(self, metric: Metric, value: float, *labels: str) -> None:
         """Add to the value that the series has, 0 if it is new."""
-        assert len(labels) == len(metric.labels), f"{metric.name} has the labels {metric.labels}, not {labels}"
+        assert len(labels) == len(metric.keys), f"{metric.name} has the labels {metric.keys}, not {labels}"
         series = self._series.setdefault(metric.name, {})
         if labels not in series and self.is_full(metric):
             self.leave_out(metric, 1)
             return
         series[labels] = series.get(labels, 0) + value
+
+    def add_times(self, metric: Metric, times: TimeCounts, *labels: str) -> None:
+        """Add to what a histogram has counted."""
+        for bound, count in zip(BOUND_TEXTS, times.counts, strict=True):
+            if count:
+                self.add(metric, count, *labels, bound)
+        self.add(metric, times.sum_ns / NS_PER_MS, *labels, SUM)
 
     def is_full(self, metric: Metric) -> bool:
         """Whether a further series of it would be left out."""
@@ -66,7 +77,7 @@ class Samples:
         samples = cls()
         for name, labels, value in plain:
             metric = METRICS.get(name)
-            if metric is not None and len(labels) == len(metric.labels):
+            if metric is not None and len(labels) == len(metric.keys):
                 samples.add(metric, value, *labels)
         return samples
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from raylog.metrics.metric import Metric, MetricType
 
-COUNTER, GAUGE = MetricType.COUNTER, MetricType.GAUGE
+COUNTER, GAUGE, HISTOGRAM = MetricType.COUNTER, MetricType.GAUGE, MetricType.HISTOGRAM
 OTHER_TOPICS: Final = "(others)"
 """Stands for the topics that have no series of their own. No topic can have this name."""
 
@@ -28,6 +28,11 @@ _PARTITION = ("topic", "partition")
 
 def _of_topics(name: str, bean: str, meaning: str) -> Metric:
     return Metric(f"{_TOPICS}{name}_total", COUNTER, ("topic",), meaning, f"{_BEAN}{bean}")
+
+
+def _of_times(name: str, bean: str, meaning: str) -> Metric:
+    bean = f"kafka.network:type=RequestMetrics,name={bean}"
+    return Metric(f"kafka_network_requestmetrics_{name}", HISTOGRAM, ("request",), meaning, bean)
 
 
 BYTES_IN = _of_topics(
@@ -55,6 +60,15 @@ REQUESTS = Metric(
     "requests of clients, by API and version",
     "kafka.network:type=RequestMetrics,name=RequestsPerSec",
 )
+TOTAL_TIME = _of_times(
+    "totaltimems", "TotalTimeMs", "milliseconds from when a client's request was read until its answer was there"
+)
+LOCAL_TIME = _of_times(
+    "localtimems",
+    "LocalTimeMs",
+    "those of them until its handler had done what it could without waiting; requests that only wait are missing",
+)
+THROTTLE_TIME = _of_times("throttletimems", "ThrottleTimeMs", "milliseconds that clients were told to wait for a quota")
 INTERNAL_REQUESTS = Metric(
     "raylog_internal_requests_total",
     COUNTER,

@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from time import perf_counter_ns
 from typing import Final, Generic, Protocol, TypeVar
 
 from raylog.errors import ClusterError
@@ -280,11 +281,11 @@ class _DoorConnection(ServerConnection):
             return False
         if self._grants is not None and not usual.grant[2] and is_transactional(records):
             return False
-        host = self._door.host
+        host, began_ns = self._door.host, perf_counter_ns()
         if self._may_answer_at_once and (result := host.append_at_once(usual, records)) is not None:
             answer = usual.answer(_correlation(data, 4)[0], result)
             if answer is not None:
-                self._answered(usual, answer)
+                self._answered(usual, answer, began_ns)
             else:
                 self._serve(data, usual, partial(host.answer_produce, usual=usual, result=result))
             return True
@@ -298,11 +299,11 @@ class _DoorConnection(ServerConnection):
         usual = self._fetches.like(data)
         if usual is None or (offset := usual.offset_of(data)) is None or not self._door.has_room(usual.bytes_max):
             return False
-        host = self._door.host
+        host, began_ns = self._door.host, perf_counter_ns()
         if self._may_answer_at_once and (result := host.read_at_once(usual, offset)) is not None:
             answer = usual.answer(_correlation(data, 4)[0], result)
             if answer is not None:
-                self._answered(usual, answer)
+                self._answered(usual, answer, began_ns)
             else:
                 self._serve(data, usual, partial(host.answer_fetch, usual=usual, result=result))
             return True
@@ -328,11 +329,12 @@ class _DoorConnection(ServerConnection):
         """None for what the Broker has not allowed."""
         return usual if usual is None or self._grants is None or usual.grant in self._grants else None
 
-    def _answered(self, usual: UsualProduce | UsualFetch, answer: list[Buffer]) -> None:
+    def _answered(self, usual: UsualProduce | UsualFetch, answer: list[Buffer], began_ns: int) -> None:
         """Without a request that is kept until then."""
         self.requests += 1
         self.counted[usual.api_number] += 1
         self.write_frame(answer)
+        self.server.counts.at_once[usual.key].add(perf_counter_ns() - began_ns)
 
     def _serve(
         self, data: memoryview | bytes, usual: UsualProduce | UsualFetch, handler: Callable[[Request], None]

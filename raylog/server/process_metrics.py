@@ -15,7 +15,7 @@ from raylog.wire.private import COLLECT_METRICS, name_of
 from raylog.wire.private_watching import MetricsCollected
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
-from raylog.wire.server_counts import api_of_number
+from raylog.wire.server_counts import ServerCounts, api_of_number
 
 
 class ProcessMetrics:
@@ -71,6 +71,7 @@ def of_servers(servers: Callable[[], Sequence[Server]]) -> Collector:
                 for number, count in requests.items():
                     api_key, version = api_of_number(number)
                     samples.add(metric, count, _api_name(api_key), str(version))
+            _add_times(samples, counts)
             for port in server.ports:
                 if port.endpoint is not None:
                     samples.add(table.CONNECTIONS, 0, port.listener)
@@ -85,6 +86,17 @@ def of_servers(servers: Callable[[], Sequence[Server]]) -> Collector:
                     samples.add(metric, count, listener)
 
     return collect
+
+
+def _add_times(samples: Samples, counts: ServerCounts) -> None:
+    for metric, kinds in (
+        (table.TOTAL_TIME, (counts.at_once, counts.until_answered)),
+        (table.LOCAL_TIME, (counts.at_once, counts.until_handled)),
+        (table.THROTTLE_TIME, (counts.throttles,)),
+    ):
+        for times_by_key in kinds:
+            for api_key, times in times_by_key.items():
+                samples.add_times(metric, times, _api_name(api_key))
 
 
 def _api_name(api_key: int) -> str:

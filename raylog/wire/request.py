@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 OPEN: Final = "open"
 REPLIED: Final = "replied"
 GONE: Final = "gone"
+NS_PER_S: Final = 1_000_000_000
 
 
 class Request:
@@ -38,6 +39,7 @@ class Request:
         "_amend",
         "_body",
         "api_key",
+        "began_ns",
         "connection",
         "context",
         "correlation_id",
@@ -67,6 +69,7 @@ class Request:
         self._body = body
         self._amend: Callable[[Entity], Entity] | None = None
         self.held_bytes = size
+        self.began_ns = 0  # once its handler has returned without an answer, if its time counts
         self.state: str = OPEN
         self.encoded: list[Buffer] | None = None  # encoded, waiting for its turn (ordered connections)
 
@@ -116,8 +119,15 @@ class Request:
         if self._amend is not None:
             entity = self._amend(entity)
         self.connection.send_reply(self, encode_response(entity, self.correlation_id))
-        if (delay := getattr(entity, "throttle_time", None)) and self.connection.server.ordered:
-            self.connection.mute(delay.total_seconds())
+        if delay := getattr(entity, "throttle_time", None):
+            self._throttled(delay.total_seconds())
+
+    def _throttled(self, seconds: float) -> None:
+        server = self.connection.server
+        if self.peer.node_id < 0:
+            server.counts.throttles[self.api_key].add(round(seconds * NS_PER_S))
+        if server.ordered:
+            self.connection.mute(seconds)
 
     def send(self, frame: Sequence[Buffer], *, now: bool = False) -> None:
         """Sends an answer that is written already, size and correlation id included; one that

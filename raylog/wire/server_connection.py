@@ -35,6 +35,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from ssl import SSLObject
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from raylog.errors import ProtocolError, RaylogError
@@ -62,7 +63,7 @@ from raylog.wire.frames import (
 )
 from raylog.wire.framing import LARGE_FRAME_BYTES, Buffer, FramedProtocol
 from raylog.wire.handshake import HandshakeError, Peer, ServerHandshake
-from raylog.wire.request import GONE, REPLIED, Handler, Request
+from raylog.wire.request import GONE, OPEN, REPLIED, Handler, Request
 from raylog.wire.server_counts import VERSION_BITS
 
 if TYPE_CHECKING:
@@ -231,6 +232,7 @@ class ServerConnection(FramedProtocol):
         self.server.in_flight_bytes += size
         if self._order is not None:
             self._order.append(request)
+        began_ns = perf_counter_ns()
         try:
             stages = self.server.stages
             awaitable = chain.carry_out(stages, request, handler) if stages else handler(request)
@@ -239,10 +241,22 @@ class ServerConnection(FramedProtocol):
                 raise  # it was the handler that found out what the request is like
             self.handler_failed(request, error)
             return
+        if self.peer.node_id < 0:
+            self._note_time(request, began_ns, is_handled=awaitable is None)
         if awaitable is not None:
             self.server.spawn(self._answer(request, awaitable))
         if self._over_limits():
             self._wait()
+
+    def _note_time(self, request: Request, began_ns: int, *, is_handled: bool) -> None:
+        """The handler of a client's request has returned. Its work is done if it is no coroutine."""
+        counts, length_ns = self.server.counts, perf_counter_ns() - began_ns
+        if request.state is OPEN:
+            request.began_ns = began_ns
+            if is_handled:
+                counts.until_handled[request.api_key].add(length_ns)
+        elif request.state is REPLIED:
+            counts.at_once[request.api_key].add(length_ns)
 
     def _context_of(self, client_id: str | None) -> RequestContext:
         """Who sends requests with that client id. Only a process of this cluster can say that it
@@ -314,6 +328,8 @@ class ServerConnection(FramedProtocol):
         at once where order allows.
         """
         request.state = REPLIED
+        if request.began_ns:
+            self.server.counts.until_answered[request.api_key].add(perf_counter_ns() - request.began_ns)
         instead = self.replaced_replies.pop(request, None) if self.replaced_replies else None
         if instead is not None:
             frame = ()

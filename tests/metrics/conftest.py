@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from first_leaders import preferred_leaders_are_awaited
-from outside import Client
-from raw_requests import eventually, isr_is_whole
+from outside import Client, produce
+from raw_requests import batch, eventually, isr_is_whole
 from scraping import open_metrics
 
 from raylog.client.admin.admin import NewTopic
@@ -58,3 +58,21 @@ def new_topic(running: InProcessCluster) -> Callable[..., str]:
         return name
 
     return make
+
+
+@pytest.fixture
+def throttled(running: InProcessCluster) -> Callable[[Client, str], float]:
+    """Has a client exceed a quota, once; the milliseconds that it is told to wait."""
+
+    def exceed(client: Client, topic: str) -> float:
+        with AdminClient(running.address) as admin:
+            admin.alter_quotas({"user": None}, {"producer_byte_rate": 10_000})
+            try:
+                return eventually(  # type: ignore[no-any-return]
+                    lambda: client.ask(produce(topic, {0: batch(bytes(10_000))})).throttle_time.total_seconds() * 1_000,
+                    "the client to be throttled",
+                )
+            finally:
+                admin.alter_quotas({"user": None}, {"producer_byte_rate": None})
+
+    return exceed

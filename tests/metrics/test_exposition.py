@@ -7,6 +7,7 @@ import pytest
 from raylog.metrics import table
 from raylog.metrics.exposition import OPENMETRICS, PROMETHEUS, content_type, exposition
 from raylog.metrics.registry import Registry, Samples
+from raylog.time_counts import TimeCounts
 
 
 def some() -> Samples:
@@ -81,3 +82,21 @@ def test_samples_of_another_version_lose_what_is_not_known_here() -> None:
 def test_a_series_without_its_labels_is_an_error() -> None:
     with pytest.raises(AssertionError, match="has the labels"):
         Samples().add(table.BYTES_IN, 1)
+
+
+def test_a_histogram_has_the_counts_up_to_each_bound_their_sum_and_number() -> None:
+    samples, times = Samples(), TimeCounts()
+    for length_ns in (50_000, 50_001, 7_000_000, 40_000_000_000):
+        times.add(length_ns)
+    samples.add_times(table.TOTAL_TIME, times, "Fetch")
+    samples.add_times(table.TOTAL_TIME, times, "Fetch")
+    name, lines = table.TOTAL_TIME.name, exposition(Samples.of_plain(samples.plain())).splitlines()
+    assert lines[1] == f"# TYPE {name} histogram"
+    assert lines[2] == f'{name}_bucket{{request="Fetch",le="0.05"}} 2'
+    assert lines[3] == f'{name}_bucket{{request="Fetch",le="0.1"}} 4'
+    assert lines[8] == f'{name}_bucket{{request="Fetch",le="5.0"}} 4'
+    assert lines[9] == f'{name}_bucket{{request="Fetch",le="10.0"}} 6'
+    assert lines[-4] == f'{name}_bucket{{request="Fetch",le="30000.0"}} 6'
+    assert lines[-3] == f'{name}_bucket{{request="Fetch",le="+Inf"}} 8'
+    assert lines[-2] == f'{name}_sum{{request="Fetch"}} 80014.200002'
+    assert lines[-1] == f'{name}_count{{request="Fetch"}} 8'

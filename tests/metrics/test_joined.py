@@ -8,6 +8,7 @@ from raylog.metrics import table
 from raylog.metrics.joined import JoinedMetrics, Process
 from raylog.metrics.registry import Samples
 from raylog.metrics.table import OTHER_TOPICS
+from raylog.time_counts import TimeCounts
 
 A: Process = (2, 1)
 A_AGAIN: Process = (2, 2)
@@ -89,3 +90,20 @@ def test_a_topic_takes_its_series_along_and_one_of_that_name_begins_at_zero() ->
     joined(metrics, {A: samples(t=100, u=1)})
     assert bytes_in(joined(metrics, {A: samples(t=100, u=1)}, has_topic=lambda topic: topic != "t")) == {"u": 1}
     assert bytes_in(joined(metrics, {A: samples(t=130, u=1)})) == {"t": 30, "u": 1}
+
+
+def test_histograms_are_added_up_and_whole_whatever_the_bound() -> None:
+    def told(*lengths_ms: int) -> Samples:
+        found, times = Samples(), TimeCounts()
+        for length_ms in lengths_ms:
+            times.add(length_ms * 1_000_000)
+        found.add_times(table.TOTAL_TIME, times, "Fetch")
+        return found
+
+    metrics = JoinedMetrics()
+    joined(metrics, {A: told(1, 20, 20), B: told(300)}, series_max=1)
+    found = joined(metrics, {A_AGAIN: told(3), B: told(300, 20)}, series_max=1)
+    assert found.of(table.TOTAL_TIME) == {
+        ("Fetch", "1.0"): 1, ("Fetch", "5.0"): 1, ("Fetch", "25.0"): 3, ("Fetch", "500.0"): 1, ("Fetch", "sum"): 364
+    }  # fmt: skip
+    assert found.of(table.SERIES_LEFT_OUT) == {}
