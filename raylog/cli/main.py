@@ -46,6 +46,7 @@ from raylog.cli import (
     quotas,
     reassign,
     tokens,
+    top,
     topics,
     transactions,
     users,
@@ -129,6 +130,7 @@ app.add_typer(metrics.app, name="metrics")
 app.add_typer(client_metrics.app, name="client-metrics")
 app.add_typer(node.app, name="node")
 app.add_typer(quorum.app, name="quorum")
+app.command("top")(reaching(top.top))
 app.command("events")(reaching(events.events))
 
 

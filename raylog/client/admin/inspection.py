@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,9 +19,14 @@ from raylog.client.links import requests
 from raylog.disks.disk import encode_id
 from raylog.errors import RaylogError, error_for
 from raylog.types import Endpoint, TopicPartition, broker_of
+from raylog.wire.private_watching import CollectMetrics
 
 if TYPE_CHECKING:
     from raylog.client.links.link import ClusterLink
+    from raylog.metrics.registry import Samples
+
+_COLLECT_S = 2.0
+_SERIES_MAX = 100_000  # of a gauge; a process has one or two for each of its replicas
 
 T = TypeVar("T")
 
@@ -150,6 +155,25 @@ class AsyncInspectionCalls:
         replies = zip(nodes, await asyncio.gather(*map(ask, nodes)), strict=True)
         return log_dirs_of((broker_of(node), reply) for node, reply in replies if reply is not None)
 
+    async def collect_metrics(self, processes: Mapping[int, Endpoint]) -> dict[int, Samples]:
+        """What the metrics of server processes are now, by node id. Those that do not answer within
+        two seconds are left out. Only inside the cluster: listeners do not serve it.
+        """
+        from raylog.metrics.registry import Samples
+
+        order = CollectMetrics(_SERIES_MAX)
+        replies = await asyncio.gather(*(self._ask_process(each, order, _COLLECT_S) for each in processes.values()))
+        told = zip(processes, replies, strict=True)
+        return {node: Samples.of_plain(reply.samples) for node, reply in told if reply is not None}
+
+    async def _ask_process(self, endpoint: Endpoint, request: Any, within_s: float) -> Any | None:
+        try:
+            async with asyncio.timeout(within_s):
+                connection = await self._opened().connections.get(endpoint)
+                return await connection.request(request, timeout_ms=within_s * 1_000)
+        except (RaylogError, TimeoutError):
+            return None
+
     async def describe_quorum(self) -> QuorumInfo:
         """The controllers: which one is active, and how far the log of each is. A controller is
         named by the broker on whose disk it runs.
@@ -182,6 +206,10 @@ class InspectionCalls:
     def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
         """By broker and path: the disks that hold replicas."""
         return self._run(self._client.describe_log_dirs())
+
+    def collect_metrics(self, processes: Mapping[int, Endpoint]) -> dict[int, Samples]:
+        """What the metrics of server processes are now, by node id."""
+        return self._run(self._client.collect_metrics(processes))
 
     def describe_quorum(self) -> QuorumInfo:
         """The controllers: which one is active, and how far the log of each is."""
