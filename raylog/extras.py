@@ -4,6 +4,7 @@ A plain ``pip install raylog`` has the clients, the command line and the test br
 else needs packages that are large, so each comes with an extra::
 
     raylog[arrow]    pyarrow and uvloop: Arrow tables for producers and consumers, at full speed
+    raylog[console]  raylog console: starlette, uvicorn and jinja2
     raylog[secure]   raylog up --secure: cryptography, which makes certificates
     raylog[ray]      the servers: init, arrange, raylog up, and finding a cluster through Ray
     raylog[oauth]    listeners that verify signed tokens (OAUTHBEARER): PyJWT and cryptography
@@ -22,12 +23,15 @@ from raylog.errors import MissingExtraError
 _EXTRA_OF = {
     "cryptography": "secure",
     "grpc": "ray",
+    "jinja2": "console",
     "jwt": "oauth",
     "pandas": "data",
     "pyarrow": "arrow",
     "pyspark": "spark",
     "ray": "ray",
     "raydp": "raydp",
+    "starlette": "console",
+    "uvicorn": "console",
 }
 
 

@@ -25,6 +25,7 @@ from raylog.cli import (
     client_metrics,
     cluster,
     configs,
+    console,
     consume,
     consumer_perf,
     delete_records,
@@ -132,6 +133,7 @@ app.add_typer(node.app, name="node")
 app.add_typer(quorum.app, name="quorum")
 app.command("top")(reaching(top.top))
 app.command("events")(reaching(events.events))
+app.command("console")(reaching(console.console))
 
 
 def unsupported_platform() -> str | None:

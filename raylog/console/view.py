@@ -1,0 +1,94 @@
+"""What the console knows of its cluster: answers of the admin client, each kept for a moment so that
+many open pages cost the brokers no more than one.
+
+Every call blocks; pages run in threads. A question that is being asked is asked once: other threads
+wait for its answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from raylog.cli.from_outside import status_from_outside
+
+if TYPE_CHECKING:
+    from raylog.client.admin.admin import TopicDescription
+    from raylog.client.admin.inspection import LogDir
+    from raylog.client.sync import AdminClient, Consumer
+    from raylog.cluster import Cluster
+
+T = TypeVar("T")
+ANSWER_TIMEOUT_MS = 8_000
+"""How long a page waits for a cluster that does not answer, at most, for each question."""
+KEPT_S = 1.0
+SIZES_KEPT_S = 10.0
+"""Sizes of replicas: with thousands of topics they are the largest answer, and change slowly."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    value: Any = None
+    asked_at_s: float = float("-inf")
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ClusterView:
+    """One cluster, seen with the rights of one user. Usable from any thread. ``close`` ends it."""
+
+    def __init__(self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cluster = cluster
+        self._clock = clock
+        self._kept: dict[str, _Answer] = {}
+        self._lock = threading.Lock()
+        own = {} if cluster.options.get("client_id") else {"client_id": "raylog-console"}
+        self._options = own
+        self.admin: AdminClient = cluster.admin(**own, default_api_timeout_ms=ANSWER_TIMEOUT_MS)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether everything passes the brokers' listeners, and their authorizer."""
+        return self.cluster.address.is_outside
+
+    def close(self) -> None:
+        self.admin.close()
+
+    def consumer(self, **options: Any) -> Consumer:
+        """A consumer of no group, that commits nothing."""
+        return self.cluster.consumer(
+            **self._options, enable_auto_commit=False, default_api_timeout_ms=ANSWER_TIMEOUT_MS, **options
+        )
+
+    def kept(self, question: str, ask: Callable[[], T], kept_s: float = KEPT_S) -> T:
+        """What ``ask`` returns, or has returned within the last ``kept_s`` seconds. Errors are not
+        kept.
+        """
+        with self._lock:
+            answer = self._kept.setdefault(question, _Answer())
+        with answer.lock:
+            if self._clock() - answer.asked_at_s >= kept_s:
+                answer.value = ask()
+                answer.asked_at_s = self._clock()
+            value: T = answer.value
+            return value
+
+    def status(self) -> dict[str, Any]:
+        """As ``raylog status --json``: with processes from inside, without them from outside."""
+        if self.is_outside:
+            return self.kept("status", lambda: status_from_outside(self.cluster))
+        return self.kept("status", lambda: self.cluster.status(timeout_s=ANSWER_TIMEOUT_MS / 1000))
+
+    def topics(self) -> dict[str, TopicDescription]:
+        """All topics that may be seen, by name."""
+        return self.kept("topics", self.admin.describe_topics)
+
+    def log_dirs(self) -> dict[int, dict[str, LogDir]]:
+        """Disks by broker and path."""
+        return self.kept("log_dirs", self.admin.describe_log_dirs, SIZES_KEPT_S)
+
+    def quorum(self) -> dict[str, Any]:
+        """As ``raylog quorum status --json``."""
+        return self.kept("quorum", self.cluster.quorum)
