@@ -25,6 +25,8 @@ SHOWN_MAX = 500
 SCANNED_MAX = 20_000
 SCANNED_BYTES_MAX = 64 << 20
 READ_S = 5.0
+FIRST_RECORD_S = 30.0
+"""How much longer a read waits for its first record: one of 100 MB has to come whole."""
 READS_MAX = 2
 POLL_S = 0.2
 POLLED_MAX = 200
@@ -134,7 +136,7 @@ def _fill(
                 if done:
                     consumer.pause(*done)
                 left -= done
-                if left and time.monotonic() > deadline:
+                if left and time.monotonic() > deadline + (0 if found.scanned else FIRST_RECORD_S):
                     found.stopped_by = f"after {READ_S:.0f} seconds"
         if not left:
             found.stopped_by = ""

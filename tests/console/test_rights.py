@@ -97,6 +97,8 @@ def test_what_strangers_could_do_is_said() -> None:
 
 
 def test_hostile_keys_values_headers_and_groups_are_only_text(kafka: Kafka, inside: Any) -> None:
+    from raw_requests import eventually
+
     from raylog.client.sync import AdminClient, Producer
 
     with Producer(kafka.address) as producer:
@@ -109,7 +111,9 @@ def test_hostile_keys_values_headers_and_groups_are_only_text(kafka: Kafka, insi
         inside.get(f"/topics/payments/messages/0/{offset}"),
         inside.get("/topics/payments/tail", key=HOSTILE),
         inside.get("/topics/payments/tail/records", at=f"0:{offset}"),
-        inside.get("/topics/payments"),
+        eventually(
+            lambda: "alert(1)" in (page := inside.get("/topics/payments")).html and page, "the group of the topic"
+        ),
         inside.get("/groups", search=HOSTILE),
         inside.get("/group", id=HOSTILE),
         inside.get("/group/reset", id=HOSTILE, to="latest", value=HOSTILE),
@@ -117,7 +121,7 @@ def test_hostile_keys_values_headers_and_groups_are_only_text(kafka: Kafka, insi
     for page in pages:
         assert page.status == 200
         assert "<script>alert" not in page.html and "<img" not in page.html
-        assert HOSTILE in page.text or "alert(1)" in page.html
+        assert "alert(1)" in page.html
     for path in ("/topics", "/transactions", "/events", "/topics/" + HOSTILE.replace("/", ""), "/group"):
         page = inside.get(path.replace(" ", "%20").replace('"', "%22"), search=HOSTILE, about=HOSTILE, id=HOSTILE + "x")
         assert "<script>alert" not in page.html and "<img" not in page.html
@@ -140,15 +144,15 @@ def test_a_large_message_is_cut_and_its_size_is_said() -> None:
     from raylog.client.sync import Producer
     from raylog.cluster import Cluster
 
-    size = 100 << 20
+    size = 100_000_000
     with broker(topics={"large": 1}, configs={"message.max.bytes": size + 1_000}) as kafka:
         with Producer(kafka.address, max_request_size=size + 1_000, buffer_memory=2 * size) as producer:
             producer.send("large", b"y" * size, partition=0).result()
         with serving(Cluster(kafka.address)) as browser:
             page = browser.get("/topics/large/messages")
-            assert "2.0 KiB of 100.0 MiB are shown" in page.text and len(page.html) < 20_000
+            assert "2.0 KiB of 95.4 MiB are shown" in page.text and len(page.html) < 20_000
             alone = browser.get("/topics/large/messages/0/0")
-            assert "256.0 KiB of 100.0 MiB are shown" in alone.text and len(alone.html) < 300_000
+            assert "256.0 KiB of 95.4 MiB are shown" in alone.text and len(alone.html) < 300_000
 
 
 def test_a_console_without_rights_says_what_is_missing() -> None:
@@ -221,7 +225,7 @@ def test_a_broker_that_dies_is_said_and_the_page_goes_on(tmp_path: Path) -> None
         assert page.status == 200 and "raylog up" in page.text
         assert "a replica is away or behind" in eventually(lambda: seen("under-replicated :"), "ISRs without it").text
         running_cluster.close()
-        gone = browser.get("/")
-        assert gone.status == 503 and "does not answer" in gone.text
+        gone = eventually(lambda: (page := browser.get("/")).status == 503 and page, "the end of the cluster")
+        assert "does not answer" in gone.text
         topics = browser.get("/topics")
         assert topics.status == 503 and 'data-seconds="3"' in topics.html, "the page goes on asking"
