@@ -168,3 +168,26 @@ def test_a_block_larger_than_the_frame_allows_is_corrupt() -> None:
     assert known(frame) is None
     with pytest.raises(CorruptBatch, match="65537 bytes where 65536"):
         decompressed(frame, UNBOUNDED)
+
+
+@pytest.mark.parametrize("content", [TEXT[:500], noise(100)])
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_frame_that_is_cut_anywhere_is_corrupt(content: bytes, checksum: bool) -> None:
+    frame = lz4.frame.compress(content, content_checksum=checksum, store_size=False)
+    for end in range(len(frame)):
+        assert known(frame[:end]) is None
+        with pytest.raises(CorruptBatch):
+            decompressed(frame[:end], UNBOUNDED)
+        with pytest.raises(CorruptBatch):
+            decompressed(frame[:end], len(content))
+
+
+def test_a_linked_block_of_a_few_literals_is_counted() -> None:
+    """LZ4 stores such a block as it is, but the format allows it."""
+    header = lz4.frame.compress(TEXT, block_size=4, block_linked=True, store_size=False)[:7]
+    stored, literals = noise(100), b"\x30abc"
+    blocks = struct.pack("<I", len(stored) | 1 << 31) + stored + struct.pack("<I", len(literals)) + literals
+    frame = header + blocks + bytes(4)
+    assert known(frame) == stored + b"abc" == decompressed(frame, len(stored) + 3)
+    with pytest.raises(InflatedTooLarge):
+        decompressed(frame, len(stored) + 2)
