@@ -24,7 +24,6 @@ spare_imports_in_servers()
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -33,6 +32,7 @@ import ray
 
 from raylog.actors.survivors import Survivors
 from raylog.background_loop import BackgroundLoop
+from raylog.server import process_log
 from raylog.server.spec import OWN_ADDRESS, ServerSpec, new_incarnation
 from raylog.types import Endpoint
 from raylog.wire.internal_tls import Secret
@@ -80,13 +80,8 @@ class ServerActor:
         """Open the server once; later calls return the same endpoint. Raises what opening raised."""
         async with self._starting:
             if self._endpoint is None:
-                logging.basicConfig(
-                    level=logging.INFO,
-                    format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-                    stream=sys.stderr,
-                    force=True,
-                )
                 spec = self._spec
+                process_log.begin(spec.node_id, spec.cluster_id())
                 if spec.host == OWN_ADDRESS:
                     spec = replace(spec, host=ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
                 self._server = self._build(spec)

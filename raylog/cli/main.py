@@ -38,6 +38,7 @@ from raylog.cli import (
     groups,
     leader_election,
     log_dirs,
+    logs,
     metrics,
     node,
     perf,
@@ -131,6 +132,7 @@ app.add_typer(metrics.app, name="metrics")
 app.add_typer(client_metrics.app, name="client-metrics")
 app.add_typer(node.app, name="node")
 app.add_typer(quorum.app, name="quorum")
+app.command("logs")(reaching(logs.logs))
 app.command("top")(reaching(top.top))
 app.command("events")(reaching(events.events))
 app.command("console")(reaching(console.console))

@@ -10,8 +10,9 @@ from raylog.kafka import table as apis
 from raylog.metrics import table
 from raylog.metrics.loop_delay import LoopDelay
 from raylog.metrics.registry import Collector, Registry, Samples
+from raylog.server.log_files import read_logs
 from raylog.server.process_usage import resident_bytes
-from raylog.wire.private import COLLECT_METRICS, name_of
+from raylog.wire.private import COLLECT_METRICS, READ_LOGS, name_of
 from raylog.wire.private_watching import MetricsCollected
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
@@ -30,15 +31,15 @@ class ProcessMetrics:
         self._loop_delay.start()
 
     def handlers(self) -> dict[int, Handler]:
-        """How the process answers the Broker of its node. Only the cluster's processes, and tools
-        that know its secret, can ask.
+        """How the process answers the Broker of its node, and who watches the cluster. Only the
+        cluster's processes, and tools that know its secret, can ask.
         """
 
         def collect(request: Request) -> None:
             samples = self.registry.collect(request.body.series_max)
             request.reply(MetricsCollected(samples.plain()))
 
-        return {COLLECT_METRICS: collect}
+        return {COLLECT_METRICS: collect, READ_LOGS: read_logs}
 
 
 def of_process(node: int, loop_delay: LoopDelay) -> Collector:

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from raylog.disks.disk import Disk, encode_id, open_disk
+from raylog.disks.disk import Disk, encode_id, open_disk, read_disk
 from raylog.errors import DiskError
 from raylog.types import ActorIdentity
 
@@ -32,6 +32,14 @@ class ServerSpec:
     disk: str
     host: str
     incarnation: int
+
+    def cluster_id(self) -> str:
+        """The cluster that the disk belongs to; "?" if that cannot be read."""
+        try:
+            disk = read_disk(Path(self.disk))
+        except DiskError:
+            return "?"
+        return disk.cluster_id if disk is not None else "?"
 
     def open_disk(self) -> Disk:
         """The disk, checked to be this one, formatted and writable; DiskError says what is wrong

@@ -1,5 +1,5 @@
-"""The requests of those who watch a cluster: for its metrics, and for what has happened to it. As those
-of ``private``.
+"""The requests of those who watch a cluster: for its metrics, what has happened to it, and what its
+processes have logged. As those of ``private``.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from raylog.wire.private import COLLECT_METRICS, DESCRIBE_EVENTS, reply_to, request_of
+from raylog.wire.private import COLLECT_METRICS, DESCRIBE_EVENTS, READ_LOGS, reply_to, request_of
 
 
 @request_of(COLLECT_METRICS)
@@ -53,3 +53,30 @@ class EventsDescribed:
     API_KEY: ClassVar[int]
     events: tuple[tuple[int, int, int, str, str, str], ...] = ()
     lacks: bool = False
+
+
+@request_of(READ_LOGS)
+@dataclass(frozen=True, slots=True)
+class ReadLogs:
+    """Asks any process what the cluster's processes on its machine have logged, dead ones too: the
+    newest ``count`` lines since ``since_ms`` (Unix time) of ``level`` or above, of one ``broker``
+    (−1: all).
+    """
+
+    API_KEY: ClassVar[int]
+    since_ms: int = 0
+    level: str = "INFO"
+    broker: int = -1
+    count: int = 1_000
+
+
+@reply_to(READ_LOGS)
+@dataclass(frozen=True, slots=True)
+class LogsRead:
+    """``lines``: Unix time in ms, node id, level, logger and message of each, in the order of
+    time. ``folder``: where the files are; empty: the process's stderr is kept in none.
+    """
+
+    API_KEY: ClassVar[int]
+    lines: tuple[tuple[int, int, str, str, str], ...] = ()
+    folder: str = ""

@@ -19,13 +19,14 @@ from raylog.client.links import requests
 from raylog.disks.disk import encode_id
 from raylog.errors import RaylogError, error_for
 from raylog.types import Endpoint, TopicPartition, broker_of
-from raylog.wire.private_watching import CollectMetrics
+from raylog.wire.private_watching import CollectMetrics, LogsRead, ReadLogs
 
 if TYPE_CHECKING:
     from raylog.client.links.link import ClusterLink
     from raylog.metrics.registry import Samples
 
 _COLLECT_S = 2.0
+_READ_LOGS_S = 10.0
 _SERIES_MAX = 100_000  # of a gauge; a process has one or two for each of its replicas
 
 T = TypeVar("T")
@@ -166,6 +167,16 @@ class AsyncInspectionCalls:
         told = zip(processes, replies, strict=True)
         return {node: Samples.of_plain(reply.samples) for node, reply in told if reply is not None}
 
+    async def read_logs(self, processes: Iterable[Endpoint], asked: ReadLogs) -> LogsRead | None:
+        """What the first of these processes that answers says; None: none does. Only inside the
+        cluster.
+        """
+        for endpoint in processes:
+            reply: LogsRead | None = await self._ask_process(endpoint, asked, _READ_LOGS_S)
+            if reply is not None:
+                return reply
+        return None
+
     async def _ask_process(self, endpoint: Endpoint, request: Any, within_s: float) -> Any | None:
         try:
             async with asyncio.timeout(within_s):
@@ -210,6 +221,10 @@ class InspectionCalls:
     def collect_metrics(self, processes: Mapping[int, Endpoint]) -> dict[int, Samples]:
         """What the metrics of server processes are now, by node id."""
         return self._run(self._client.collect_metrics(processes))
+
+    def read_logs(self, processes: Iterable[Endpoint], asked: ReadLogs) -> LogsRead | None:
+        """What the first of these processes that answers says."""
+        return self._run(self._client.read_logs(processes, asked))
 
     def describe_quorum(self) -> QuorumInfo:
         """The controllers: which one is active, and how far the log of each is."""
