@@ -125,6 +125,12 @@ def test_topics_are_sorted_as_asked() -> None:
     assert PageOrder().by("memory").by("out") == PageOrder("out", "memory")
 
 
+def test_what_is_not_known_comes_behind_what_is_nothing() -> None:
+    same = {1: {"big": TopicTraffic(0, 0), "small": TopicTraffic(0, 0, 0)}}
+    document = figures(a_look(0, traffic=same), a_look(1, traffic=same), PageOrder().by("out"))
+    assert [each["topic"] for each in document["topics"]] == ["small", "big"]
+
+
 def test_brokers_say_what_they_lead_and_where_they_are_out_of_sync() -> None:
     first, second = figures(a_look(0), a_look(1), PageOrder())["brokers"]
     assert (first["leads"], first["replicas"], first["out_of_sync"]) == (1, 2, 1)
