@@ -77,15 +77,28 @@ class GroupConfig:
         return self.offsets_retention_minutes * 60_000
 
 
-class GroupSettings:
-    """The settings that all partitions' coordinators of one process go by. They can change while
-    groups exist.
+class GroupCounts:
+    """What the coordinators of one process have counted since it began, for whoever asks
+    (``raylog.metrics``).
     """
 
-    __slots__ = ("_base", "config")
+    __slots__ = ("completed_rebalances", "rebalances")
+
+    def __init__(self) -> None:
+        self.rebalances = 0  # begun
+        self.completed_rebalances = 0
+
+
+class GroupSettings:
+    """The settings that all partitions' coordinators of one process go by, and what they count. They
+    can change while groups exist.
+    """
+
+    __slots__ = ("_base", "config", "counts")
 
     def __init__(self, config: GroupConfig) -> None:
         self._base = self.config = config
+        self.counts = GroupCounts()
 
     def configure(self, configs: Mapping[str, str]) -> None:
         self.config = with_configs(self._base, configs)
@@ -107,6 +120,10 @@ class GroupContext(CoordinatorContext[GroupReply, GroupRecord]):
     @property
     def config(self) -> GroupConfig:
         return self._settings.config
+
+    @property
+    def counts(self) -> GroupCounts:
+        return self._settings.counts
 
     @property
     def write_timeout_ms(self) -> int:

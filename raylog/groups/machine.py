@@ -227,6 +227,7 @@ class GroupKind:
 
     def __init__(self, config: GroupConfig | None = None, *, new_uuid: Callable[[], uuid.UUID]) -> None:
         self._settings = GroupSettings(config or GroupConfig())
+        self.counts = self._settings.counts
         self._new_uuid = new_uuid
 
     def machine(self, position: int) -> GroupMachine:

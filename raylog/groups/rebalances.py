@@ -263,6 +263,7 @@ class Rebalances:
         context.timers.cancel((SYNC, group.group_id))
         is_initial = group.is_in(State.EMPTY)
         group.enter(State.PREPARING_REBALANCE, context.wall_ms)
+        context.counts.rebalances += 1
         for member in group.members.values():
             self._answer_heartbeat(member, REBALANCE_IN_PROGRESS)
         if is_initial:
@@ -364,6 +365,7 @@ class Rebalances:
             else:
                 self._propagate(group, 0)
                 group.enter(State.STABLE, self._context.wall_ms)
+                self._context.counts.completed_rebalances += 1
 
         record = GroupRecord(GroupKey(group.group_id), group.value(assignments))
         self._context.write((record,), answered)

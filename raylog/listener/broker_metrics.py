@@ -27,6 +27,7 @@ from raylog.metadata.image import MetadataImage
 from raylog.metrics import table
 from raylog.metrics.endpoint import PATH, MetricsEndpoint
 from raylog.metrics.joined import JoinedMetrics, Process
+from raylog.metrics.lag_seconds import EndTimes
 from raylog.metrics.registry import Registry, Samples
 from raylog.types import CONTROLLER_SLOT, Endpoint, TopicPartition, node_id
 from raylog.wire.handshake import Peer
@@ -67,6 +68,7 @@ class BrokerMetrics:
             lambda: self._own_controller(), secret=secret, cluster_id=cluster_id, caller=caller, timeout_ms=TIMEOUT_MS
         )
         self._joined = JoinedMetrics()
+        self._end_times = EndTimes()
         self._wanted = ""  # the config that was followed last
         self._endpoint: MetricsEndpoint | None = None
         self._following: asyncio.Task[None] | None = None
@@ -171,10 +173,15 @@ class BrokerMetrics:
         committed = samples.of(table.CURRENT_OFFSET)
         places = {TopicPartition(topic, int(partition)) for _, topic, partition in committed}
         ends = await self._ends(places)
+        now_s = asyncio.get_running_loop().time()
+        self._end_times.keep(places)
+        for place, end in ends.items():
+            self._end_times.note(place, end, now_s)
         for labels, offset in committed.items():
-            end = ends.get(TopicPartition(labels[1], int(labels[2])))
-            if end is not None:
-                samples.add(table.LAG, max(0, end - offset), *labels)
+            place = TopicPartition(labels[1], int(labels[2]))
+            if place in ends:
+                samples.add(table.LAG, max(0, ends[place] - offset), *labels)
+                samples.add(table.LAG_SECONDS, self._end_times.lag_s(place, int(offset), now_s), *labels)
 
     async def _ends(self, places: set[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where each partition ends for consumers; without those that nobody leads now."""

@@ -35,6 +35,11 @@ def _of_times(name: str, bean: str, meaning: str) -> Metric:
     return Metric(f"kafka_network_requestmetrics_{name}", HISTOGRAM, ("request",), meaning, bean)
 
 
+def _of_group_states(name: str, bean: str, meaning: str) -> Metric:
+    bean = f"kafka.coordinator.group:type=GroupMetadataManager,name={bean}"
+    return Metric(f"kafka_coordinator_group_groupmetadatamanager_{name}", GAUGE, (), meaning, bean)
+
+
 BYTES_IN = _of_topics(
     "bytesin", "BytesInPerSec", "bytes of record batches that producers sent and the leader took, repeated ones too"
 )
@@ -155,6 +160,27 @@ LOG_END_OFFSET = Metric(
     f"{_LOG}logendoffset", GAUGE, _PARTITION, "the offset that its next record will have", f"{_LOG_BEAN}LogEndOffset"
 )
 
+LAST_STABLE_OFFSET_LAG = Metric(
+    "kafka_cluster_partition_laststableoffsetlag",
+    GAUGE,
+    _PARTITION,
+    "records that readers of committed records do not see yet, because a transaction is open; shown by the leader",
+    "kafka.cluster:type=Partition,name=LastStableOffsetLag",
+)
+FLUSH_TIME = Metric(
+    "kafka_log_logflushstats_logflushrateandtimems",
+    HISTOGRAM,
+    (),
+    "milliseconds that flushes took which appends, or `flush.ms`, asked for",
+    "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
+)
+CLEANINGS = Metric("raylog_log_cleanings_total", COUNTER, (), "compactions that came to their end")
+FAILED_CLEANINGS = Metric("raylog_log_failed_cleanings_total", COUNTER, (), "compactions that did not")
+CLEANED_BYTES = Metric(
+    "raylog_log_cleaned_bytes_total", COUNTER, (), "bytes that compactions have read and written anew"
+)
+REMOVED_BYTES = Metric("raylog_log_cleaning_removed_bytes_total", COUNTER, (), "bytes of them that are gone")
+
 ACTIVE_CONTROLLERS = Metric(
     f"{_CONTROLLER}activecontrollercount",
     GAUGE,
@@ -230,6 +256,12 @@ LAG = Metric(
     ("consumergroup", *_PARTITION),
     "records from there to the end that consumers can read",
 )
+LAG_SECONDS = Metric(
+    "kafka_consumergroup_lag_seconds",
+    GAUGE,
+    ("consumergroup", *_PARTITION),
+    "how long ago the first of those records came, as far as the broker has seen the partition grow; 0: there is none",
+)
 GROUP_MEMBERS = Metric(
     "kafka_consumergroup_members",
     GAUGE,
@@ -279,6 +311,41 @@ DROPPED_POINTS = Metric(
     COUNTER,
     (),
     "values that clients pushed and for which there was no room",
+)
+
+GROUPS = _of_group_states("numgroups", "NumGroups", "consumer groups that this broker's processes coordinate")
+PREPARING_GROUPS = _of_group_states(
+    "numgroupspreparingrebalance", "NumGroupsPreparingRebalance", "those of them whose members are joining"
+)
+COMPLETING_GROUPS = _of_group_states(
+    "numgroupscompletingrebalance", "NumGroupsCompletingRebalance", "those whose members wait for their assignments"
+)
+STABLE_GROUPS = _of_group_states("numgroupsstable", "NumGroupsStable", "those whose members have them")
+EMPTY_GROUPS = _of_group_states("numgroupsempty", "NumGroupsEmpty", "those without members")
+COMMITTED_OFFSETS = _of_group_states("numoffsets", "NumOffsets", "offsets that they have committed")
+REBALANCES = Metric(
+    "raylog_group_rebalances_total", COUNTER, (), "rebalances of consumer groups that have begun at this broker"
+)
+COMPLETED_REBALANCES = Metric(
+    "kafka_server_group_coordinator_metrics_group_completed_rebalance_total",
+    COUNTER,
+    (),
+    "rebalances after which all members had their assignments",
+    "kafka.server:type=group-coordinator-metrics group-completed-rebalance-count",
+)
+TRANSACTIONAL_IDS = Metric(
+    "raylog_transactional_ids", GAUGE, (), "transactional ids that this broker's processes coordinate"
+)
+OPEN_TRANSACTIONS = Metric("raylog_transactions_open", GAUGE, (), "transactions of them that are under way")
+ENDING_TRANSACTIONS = Metric(
+    "raylog_transactions_ending", GAUGE, (), "those that are decided and whose markers are not all written"
+)
+COMMITTED_TRANSACTIONS = Metric("raylog_transactions_committed_total", COUNTER, (), "transactions that were committed")
+ABORTED_TRANSACTIONS = Metric(
+    "raylog_transactions_aborted_total", COUNTER, (), "transactions that were aborted, by whomever"
+)
+TIMED_OUT_TRANSACTIONS = Metric(
+    "raylog_transactions_timed_out_total", COUNTER, (), "those that were aborted because their time was over"
 )
 
 CPU_SECONDS = Metric("process_cpu_seconds_total", COUNTER, ("node_id",), "CPU time of a server process")

@@ -93,6 +93,7 @@ class CleaningRounds:
         """The shell is done with it."""
         event.log.compaction.end(event.cleaning, fault=event.fault)
         self._current = None
+        self._count(event)
         replica = self._replicas.get(event.id)
         if event.error is not None and replica is not None and replica.log is event.log:
             replica.fail(f"compaction: {event.error}")
@@ -100,6 +101,15 @@ class CleaningRounds:
             self._arm(now_ms + 1)
         else:
             self._look(now_ms)
+
+    def _count(self, event: CleaningEnded) -> None:
+        counts, report = self._context.counts, event.cleaning.report
+        if report.end_offset < 0:
+            counts.failed_cleanings += 1
+            return
+        counts.cleanings += 1
+        counts.cleaned_bytes_before += report.bytes_before
+        counts.cleaned_bytes_after += report.bytes_after
 
     def check(self) -> None:
         """Raise AssertionError where the invariant is broken."""

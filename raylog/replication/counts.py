@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from raylog.time_counts import TimeCounts
+
 KEPT_TOPICS: Final = 4_096
 
 
@@ -44,12 +46,29 @@ class TopicCounts:
 
 
 class HostCounts:
-    __slots__ = ("_forget_at", "isr_expands", "isr_shrinks", "topics")
+    """``cleaned_bytes_before`` and ``after`` are the sizes of what was compacted."""
+
+    __slots__ = (
+        "_forget_at",
+        "cleaned_bytes_after",
+        "cleaned_bytes_before",
+        "cleanings",
+        "failed_cleanings",
+        "flushes",
+        "isr_expands",
+        "isr_shrinks",
+        "topics",
+    )
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicCounts] = {}
         self.isr_shrinks = 0  # of partitions that this host led
         self.isr_expands = 0
+        self.flushes = TimeCounts()
+        self.cleanings = 0  # that came to their end
+        self.failed_cleanings = 0
+        self.cleaned_bytes_before = 0
+        self.cleaned_bytes_after = 0
         self._forget_at = KEPT_TOPICS
 
     def of_topic(self, topic: str) -> TopicCounts:

@@ -353,6 +353,7 @@ class FlushCompleted:
     log_end_offset: int
     reason: str | None = None
     log: Log | None = None
+    took_ns: int | None = None  # None: nobody looked at a clock
 
 
 @dataclass(frozen=True, slots=True)

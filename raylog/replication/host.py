@@ -535,6 +535,8 @@ class ReplicaHost:
     # -------------------------------------------------------------- disk
 
     def _flush_completed(self, event: FlushCompleted, now_ms: int) -> None:
+        if event.took_ns is not None:
+            self.context.counts.flushes.add(event.took_ns)
         replica = self.replicas.get(event.id)
         if replica is None or (event.log is not None and event.log is not replica.log):
             return

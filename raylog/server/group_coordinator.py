@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from raylog.coordination.runtime import CoordinatorRuntime, Replicas
-from raylog.groups.context import GroupConfig, commit_error
+from raylog.groups.context import GroupConfig, GroupCounts, commit_error
 from raylog.groups.machine import GroupKind
 from raylog.groups.records import GroupRecord
 from raylog.groups.requests import GroupReply, TxnOffsetCommit
@@ -38,9 +38,13 @@ class GroupCoordinators:
     """
 
     def __init__(
-        self, runtime: CoordinatorRuntime[GroupRequest, GroupReply, GroupRecord], want_leave: WantLeave
+        self,
+        runtime: CoordinatorRuntime[GroupRequest, GroupReply, GroupRecord],
+        want_leave: WantLeave,
+        counts: GroupCounts | None = None,
     ) -> None:
         self.runtime = runtime
+        self.counts = counts or GroupCounts()
         self._want_leave = want_leave
         self._connections: dict[ServerConnection, int] = {}
         self._connection_numbers = itertools.count(1)
@@ -48,7 +52,8 @@ class GroupCoordinators:
     @classmethod
     def on(cls, replicas: Replicas, want_leave: WantLeave, *, config: GroupConfig | None = None) -> GroupCoordinators:
         """In the running event loop and its time. ``want_leave``: from the machine of the replicas."""
-        return cls(CoordinatorRuntime(GroupKind(config, new_uuid=uuid.uuid4), replicas, LoopClock()), want_leave)
+        kind = GroupKind(config, new_uuid=uuid.uuid4)
+        return cls(CoordinatorRuntime(kind, replicas, LoopClock()), want_leave, kind.counts)
 
     def handlers(self) -> dict[ApiSpec, Callable[[Request], None]]:
         return {api.spec: self._handler(api) for api in apis.APIS}

@@ -1,17 +1,17 @@
-"""The metrics of a process that holds replicas: their traffic, their state, and the groups that are
-coordinated there.
+"""The metrics of a process that holds replicas: their traffic, their state, and what is coordinated
+there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from raylog.groups.machine import GroupMachine
 from raylog.metrics import table
 from raylog.metrics.registry import Collector, Samples
 from raylog.replication.counts import TopicCounts
 from raylog.replication.host import ReplicaHost
 from raylog.replication.replica import Replica, Role
+from raylog.server.coordinator_metrics import of_groups, of_transactions
 from raylog.server.hosted_coordinators import HostedCoordinators
 from raylog.server.process_metrics import ProcessMetrics
 from raylog.wire.server import Server
@@ -26,7 +26,7 @@ def metrics_of_host(
     coordinators: HostedCoordinators,
 ) -> ProcessMetrics:
     """The registry of such a process."""
-    return ProcessMetrics(node, servers, of_replicas(host), of_groups(coordinators))
+    return ProcessMetrics(node, servers, of_replicas(host), of_groups(coordinators), of_transactions(coordinators))
 
 
 def of_replicas(host: Callable[[], ReplicaHost]) -> Collector:
@@ -38,6 +38,11 @@ def of_replicas(host: Callable[[], ReplicaHost]) -> Collector:
             _add_topic(samples, topic, each)
         samples.add(table.ISR_SHRINKS, counts.isr_shrinks)
         samples.add(table.ISR_EXPANDS, counts.isr_expands)
+        samples.add_times(table.FLUSH_TIME, counts.flushes)
+        samples.add(table.CLEANINGS, counts.cleanings)
+        samples.add(table.FAILED_CLEANINGS, counts.failed_cleanings)
+        samples.add(table.CLEANED_BYTES, counts.cleaned_bytes_before)
+        samples.add(table.REMOVED_BYTES, counts.cleaned_bytes_before - counts.cleaned_bytes_after)
         _add_states(samples, replicas)
         _add_logs(samples, replicas)
 
@@ -87,21 +92,8 @@ def _add_logs(samples: Samples, replicas: Iterable[Replica]) -> None:
         samples.add(table.LOG_SIZE, log.size_bytes, *labels)
         samples.add(table.LOG_START_OFFSET, log.log_start_offset, *labels)
         samples.add(table.LOG_END_OFFSET, log.log_end_offset, *labels)
+        if replica.leader is not None:
+            samples.add(table.LAST_STABLE_OFFSET_LAG, log.high_watermark - log.stable_end_offset, *labels)
     if left_out:
         for metric in _OF_LOGS:
             samples.leave_out(metric, left_out)
-
-
-def of_groups(coordinators: HostedCoordinators) -> Collector:
-    """How far the groups have come that this process coordinates."""
-
-    def collect(samples: Samples) -> None:
-        for machine in coordinators.groups.runtime.leading():
-            assert isinstance(machine, GroupMachine), machine
-            for group_id, group in machine.groups.items():
-                samples.add(table.GROUP_MEMBERS, len(group.members), group_id)
-            for group_id, stored in machine.image.groups.items():
-                for place, value in stored.offsets.items():
-                    samples.add(table.CURRENT_OFFSET, value.offset, group_id, place.topic, str(place.partition))
-
-    return collect

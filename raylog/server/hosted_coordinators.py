@@ -41,9 +41,9 @@ class HostedCoordinators:
     ) -> None:
         """In the running event loop and its time."""
         self.groups = GroupCoordinators.on(replicas, want_leave, config=groups)
-        self.transactions: TransactionRuntime = CoordinatorRuntime(
-            TransactionKind(transactions), replicas, LoopClock(), others=questions.ask
-        )
+        kind = TransactionKind(transactions)
+        self.transaction_counts = kind.counts
+        self.transactions: TransactionRuntime = CoordinatorRuntime(kind, replicas, LoopClock(), others=questions.ask)
         self._questions = questions
 
     def handlers(self) -> dict[ApiSpec, Callable[[Request], None]]:

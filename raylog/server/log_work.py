@@ -134,11 +134,13 @@ def close_log(log: Log, *, clean: bool) -> None:
 
 
 def flush(effect: Flush) -> FlushCompleted:
+    began_ns = time.perf_counter_ns()
     try:
         effect.log.flush()
     except OSError as error:
         return FlushCompleted(effect.id, effect.log_end_offset, str(error), log=effect.log)
-    return FlushCompleted(effect.id, effect.log_end_offset, log=effect.log)
+    took_ns = time.perf_counter_ns() - began_ns
+    return FlushCompleted(effect.id, effect.log_end_offset, log=effect.log, took_ns=took_ns)
 
 
 def check_records(effect: CheckRecords) -> RecordsChecked:

@@ -45,13 +45,27 @@ class TransactionConfig:
     )
 
 
-class TransactionSettings:
-    """The settings that all partitions' coordinators of one process go by."""
+class TransactionCounts:
+    """What the coordinators of one process have counted since it began, for whoever asks
+    (``raylog.metrics``): decisions that are replicated.
+    """
 
-    __slots__ = ("_base", "config")
+    __slots__ = ("aborted", "committed", "timed_out")
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.aborted = 0
+        self.timed_out = 0  # of those aborted
+
+
+class TransactionSettings:
+    """The settings that all partitions' coordinators of one process go by, and what they count."""
+
+    __slots__ = ("_base", "config", "counts")
 
     def __init__(self, config: TransactionConfig) -> None:
         self._base = self.config = config
+        self.counts = TransactionCounts()
 
     def configure(self, configs: Mapping[str, str]) -> None:
         self.config = with_configs(self._base, configs)
@@ -99,6 +113,10 @@ class TransactionContext(CoordinatorContext[TransactionReply, TransactionRecord]
     @property
     def config(self) -> TransactionConfig:
         return self._settings.config
+
+    @property
+    def counts(self) -> TransactionCounts:
+        return self._settings.counts
 
     def apply(self, record: TransactionRecord) -> None:
         transactional_id = record.key.transactional_id

@@ -106,7 +106,11 @@ class Endings:
             return
         logger.info("transaction %r is aborted: its %d ms are over", transactional_id, value.timeout_ms)
         record = self.fencing(transactional_id, value)
-        context.write((record,), settled=partial(self.fenced, transactional_id))
+        context.write((record,), settled=partial(self._expired, transactional_id))
+
+    def _expired(self, transactional_id: str, error: int) -> None:
+        self._context.counts.timed_out += not error
+        self.fenced(transactional_id, error)
 
     def fencing(self, transactional_id: str, value: TransactionValue) -> TransactionRecord:
         """The record that aborts what is under way, and fences its producer."""
@@ -131,6 +135,9 @@ class Endings:
         if error or value is None or value.state not in PREPARED:
             return
         self._context.timers.cancel((TIMEOUT, transactional_id))
+        commits = value.state is TransactionState.PREPARE_COMMIT
+        self._context.counts.committed += commits
+        self._context.counts.aborted += not commits
         self._end(transactional_id, value)
 
     def _end(self, transactional_id: str, value: TransactionValue) -> None:

@@ -538,6 +538,7 @@ class TransactionKind:
 
     def __init__(self, config: TransactionConfig | None = None) -> None:
         self._settings = TransactionSettings(config or TransactionConfig())
+        self.counts = self._settings.counts
         self._producer_ids = SpareProducerIds()
 
     def machine(self, position: int) -> TransactionMachine:
