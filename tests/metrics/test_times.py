@@ -82,3 +82,10 @@ def test_a_client_that_is_throttled_is_counted_with_what_it_was_told(
     count, total_ms = of(at, table.THROTTLE_TIME, "Produce")
     told_ms = throttled(client(), new_topic((0, 1)))
     assert of(at, table.THROTTLE_TIME, "Produce") == (count + 1, pytest.approx(total_ms + told_ms))
+
+
+def test_a_request_that_the_broker_answers_at_once_has_its_time_in_all_and_here(at: At, client: Open) -> None:
+    before = [of(at, metric, "Metadata")[0] for metric in (table.TOTAL_TIME, table.LOCAL_TIME)]
+    client().ask(metadata())
+    after = [of(at, metric, "Metadata")[0] for metric in (table.TOTAL_TIME, table.LOCAL_TIME)]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1]
