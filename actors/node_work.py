@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raylog.disks.link_file import Links
 from raylog.errors import ClusterError, DiskError, RaylogError
 from raylog.placement.groups import lend, live_nodes
 from raylog.placement.lending import Folders, LentDisk, folders_of_nodes
@@ -54,15 +55,16 @@ def cause_of(error: Exception) -> Exception:
     return cause if isinstance(cause, Exception) else error
 
 
-def lend_folders(disks: Mapping[str, Folders]) -> list[LentDisk]:
+def lend_folders(disks: Mapping[str, Folders], links: Links | None = None) -> list[LentDisk]:
     """Have the nodes of this Ray lend these folders to the cluster on it. Blank folders are given
-    their directory ids. All are lent, or none. Idempotent.
+    their directory ids. ``links``: how links inside have TLS, by files of each node; None: as the
+    folders say. All are lent, or none. Idempotent.
 
     Raises ClusterError as ``folders_of_nodes`` does, and DiskError for a folder that its node
     cannot use, or that is a copy or another name of another one.
     """
     chosen = folders_of_nodes(disks, live_nodes())
-    told = on_nodes([(node.node_id, partial(disk_work.offer, path)) for node, path in chosen])
+    told = on_nodes([(node.node_id, partial(disk_work.offer, path, links, node.address)) for node, path in chosen])
     lent: dict[uuid.UUID, LentDisk] = {}
     for (node, path), found in zip(chosen, told, strict=True):
         if isinstance(found, Exception):

@@ -125,7 +125,7 @@ class RayNodes:
         }
 
     def look(self, disks: Sequence[JoinedDisk]) -> dict[uuid.UUID, FolderFound | Exception]:
-        return _on_nodes([(each, partial(disk_work.look, each.path, each.directory_id)) for each in disks])
+        return _on_nodes([(each, partial(disk_work.look, each.path, each.directory_id, each.host)) for each in disks])
 
     def promise(
         self, orders: Sequence[FormatOrder], voters: Sequence[uuid.UUID]

@@ -17,11 +17,12 @@ from __future__ import annotations
 import ipaddress
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from raylog.disks.disk import Disk, Reservation
 from raylog.errors import ClusterError
+from raylog.wire.internal_tls import Secret
 
 CONTROLLERS = 3
 """Of a cluster with at least as many brokers."""
@@ -29,7 +30,10 @@ CONTROLLERS = 3
 
 @dataclass(frozen=True, slots=True)
 class JoinedDisk:
-    """A disk on a live Ray node, as its folder was found. ``disk`` is None while it is blank."""
+    """A disk on a live Ray node, as its folder was found. ``disk`` is None while it is blank, as is
+    ``proof``: what is proven on the cluster's links from anywhere. ``has_tls``: whether its links have
+    TLS, or shall.
+    """
 
     directory_id: uuid.UUID
     path: Path
@@ -39,6 +43,8 @@ class JoinedDisk:
     disk: Disk | None = None
     reservation: Reservation | None = None
     has_metadata: bool = False
+    proof: Secret | None = field(default=None, repr=False)
+    has_tls: bool = False
 
     def is_promised_to(self, cluster_id: str) -> bool:
         """Whether it is blank and was to be formatted when that cluster was founded."""
@@ -81,6 +87,27 @@ def cluster_of(joined: Iterable[JoinedDisk]) -> str | None:
         named = ", ".join(f"{each.path} on {each.host}: {cluster}" for cluster, each in sorted(clusters.items()))
         raise ClusterError(f"the disks of {len(clusters)} clusters are on this Ray ({named}): keep one cluster's")
     return next(iter(clusters), None)
+
+
+def unlike_links(joined: Iterable[JoinedDisk]) -> dict[uuid.UUID, str]:
+    """Why disks cannot be their cluster's: its links inside have TLS and theirs have none, or the other
+    way round. By directory id. The cluster has what most of its disks have, and TLS where it is half
+    of them; disks count when they are formatted, or else as they are.
+    """
+    disks = sorted(joined, key=lambda each: (_address_key(each.host), str(each.path)))
+    counting = [each for each in disks if each.disk is not None] or disks
+    with_tls = sum(each.has_tls for each in counting)
+    has_tls = 0 < with_tls >= len(counting) - with_tls
+    other = next((each for each in counting if each.has_tls == has_tls), None)
+    return {
+        each.directory_id: (
+            f"{each.path} on {each.host} has {'TLS' if each.has_tls else 'no TLS'} on links inside, and "
+            f"{other.path} on {other.host} has {'it' if has_tls else 'none'}: give every node the same "
+            "security.inter.broker.protocol by --config of `raylog node resources` or `raylog node lend`"
+        )
+        for each in disks
+        if other is not None and each.has_tls != has_tls
+    }
 
 
 def found(joined: Sequence[JoinedDisk], controllers: int | None = None) -> Founding:

@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from raylog.disks.disk import Configs, open_disk, read_disk, reserve_disk, with_configs, with_listeners
+from raylog.disks.link_file import Links
+from raylog.disks.node_links import note_links
 from raylog.errors import DiskError
 from raylog.wire.listeners import Listeners
 
@@ -42,14 +44,20 @@ def node_resources(paths: Iterable[Path]) -> dict[str, int]:
 
 
 def advertisement(
-    paths: Iterable[Path], *, rack: str | None = None, listeners: Listeners | None = None, configs: Configs = ()
+    paths: Iterable[Path],
+    *,
+    rack: str | None = None,
+    listeners: Listeners | None = None,
+    configs: Configs = (),
+    links: Links | None = None,
 ) -> dict[str, int]:
     """What ``ray start --resources`` takes on a node whose disks the cluster on this Ray may use.
     Asks no Ray.
 
-    A blank folder is given its directory id, and ``rack``, which it keeps; ``listeners`` and
-    ``configs`` are noted in any. Raises DiskError for a folder that is missing, or neither blank
-    nor a disk, and for one directory id in two folders (a copied disk).
+    A blank folder is given its directory id, and ``rack``, which it keeps; ``listeners``,
+    ``configs`` and ``links`` (TLS inside) are noted in any. Raises DiskError for a folder that is
+    missing, or neither blank nor a disk, for one directory id in two folders (a copied disk), and for
+    other links than those by which its processes run.
     """
     resources: dict[str, int] = {}
     for path in paths:
@@ -63,6 +71,7 @@ def advertisement(
                 with_listeners(disk, listeners)
             if configs:
                 with_configs(disk, configs)
+        note_links(folder, links)
         if disk_resource(directory_id) in resources:
             raise DiskError(f"{path} has the directory id of another folder in the list: one is a copy, remove it")
         resources[disk_resource(directory_id)] = DISK_CAPACITY

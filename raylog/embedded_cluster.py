@@ -30,8 +30,8 @@ from raylog.cluster import (
 from raylog.configs.server_properties import ServerProperties, server_properties
 from raylog.disks.disk import Disk, differs, set_listeners, with_controllers, with_same_links
 from raylog.disks.embedded import existing_disks, prepare_disks
-from raylog.disks.link_file import Links, wanted_links
-from raylog.disks.listener_file import wanted_listeners
+from raylog.disks.link_file import Links, told_links, wanted_links
+from raylog.disks.listener_file import settings_of_listeners, wanted_listeners
 from raylog.disks.quorum_disks import check_count, quorum_disks
 from raylog.disks.start_lock import only_start
 from raylog.disks.started_listeners import checked_openness
@@ -97,7 +97,8 @@ def init(
     ``disks``, such as ``{"10.0.0.7": "/data/disk", "10.0.0.8": ["/a", "/b"]}``, has nodes of a Ray
     that runs lend these folders to the cluster instead. Each such node is a broker, and is named by
     its address or the beginning of Ray's id of it. ``controllers`` None means three if there are
-    three such nodes. Beside it, ``configs``, ``name``, ``ray_address`` and ``timeout_s`` count.
+    three such nodes. Beside it, ``configs``, ``name``, ``ray_address`` and ``timeout_s`` count; files that
+    ``configs`` name for TLS inside are those of each node.
 
     ``init`` waits as long as the start makes progress, which the logger "raylog.start" reports at level
     INFO. Raises ConfigError for options that cannot be, DiskError for a folder that cannot be used,
@@ -220,14 +221,20 @@ def _on_nodes(
     """``start_on_nodes``; ConfigError if anything is set that only an embedded cluster has."""
     defaults = {each.name: each.default for each in signature(init).parameters.values()}
     refused = [each for each, value in embedded.items() if value != defaults[each]]
-    refused += ["listeners of configs"] if configs.has_listeners else []
-    refused += ["security.inter.broker.protocol=SSL of configs"] if configs.link_configs else []
+    has_listeners = configs.listeners or configs.advertised_listeners or settings_of_listeners((), configs)
+    refused += ["listeners of configs"] if has_listeners else []
     if refused:
         raise ConfigError(f"{', '.join(refused)} cannot be given with disks of nodes: leave that out")
     from raylog.lent_disks import start_on_nodes
 
     return start_on_nodes(
-        disks, start, controllers=controllers, configs=configs.static_configs, name=name, ray_address=ray_address
+        disks,
+        start,
+        controllers=controllers,
+        configs=configs.static_configs,
+        links=told_links(configs),
+        name=name,
+        ray_address=ray_address,
     )
 
 

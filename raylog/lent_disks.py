@@ -10,6 +10,7 @@ from typing import Any
 
 from raylog.cluster import DEFAULT_NAME, Cluster, arrange, arrangement, find, use_ray
 from raylog.disks.disk import encode_id
+from raylog.disks.link_file import Links
 from raylog.errors import ClusterError
 from raylog.placement.lending import Folders
 from raylog.placement.ray_connection import Deadline, is_connected
@@ -49,11 +50,12 @@ def start_on_nodes(
     *,
     controllers: int | None = None,
     configs: Mapping[str, Any] | None = None,
+    links: Links | None = None,
     name: str = DEFAULT_NAME,
     ray_address: str | None = None,
 ) -> Cluster:
     """Have nodes lend these folders, and start or find the cluster on them. Waits until all brokers
-    of these disks serve.
+    of these disks serve. ``links``: how links inside have TLS, by files of each node.
 
     Raises RayError for a Ray that cannot be used, ClusterError for nodes that are not there, for
     disks of two clusters and where nothing moves, and DiskError for a folder that cannot be used.
@@ -61,7 +63,7 @@ def start_on_nodes(
     use_ray(ray_address, start.patience.still_s)
     from raylog.actors.node_work import lend_folders
 
-    lent = {encode_id(each.directory_id) for each in lend_folders(disks)}
+    lent = {encode_id(each.directory_id) for each in lend_folders(disks, links)}
     is_started_here = arrangement() is None
     arrange(
         len(lent), controllers=controllers, configs=configs, ray_address=ray_address, timeout_s=start.patience.still_s

@@ -132,12 +132,12 @@ def up(
     still missing after --wait.
     """
     import raylog.server  # noqa: F401  # refuses a Python that leaves assertions out, before anything starts
-    from raylog.cli.configs import refuse_on_nodes, started_with
+    from raylog.cli.configs import refuse_links, started_with
 
     told = started_with(config)
     need("ray", "raylog up")
     if disks is not None:
-        refuse_on_nodes(told)
+        refuse_links(told)
         of_nodes = (rack, listeners, advertised_listeners, told.has_listeners, insecure, secure)
         if folder != DEFAULT_FOLDER or any(of_nodes):
             raise typer.BadParameter(

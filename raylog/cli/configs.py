@@ -21,6 +21,8 @@ from raylog.cli.remote import ClusterApp
 from raylog.configs.explanations import explain_brokers, explain_topics, in_words
 from raylog.configs.link_configs import PROTOCOL
 from raylog.configs.server_properties import ServerProperties, merged
+from raylog.disks.link_file import Links, told_links
+from raylog.disks.listener_file import settings_of_listeners
 from raylog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -187,20 +189,24 @@ def started_with(texts: Iterable[str] | None) -> ServerProperties:
     return found
 
 
-def started_on_nodes(texts: list[str] | None) -> ServerProperties:
-    """``started_with`` for the nodes of a Ray. Raises ConfigError."""
-    found = started_with(texts)
-    refuse_on_nodes(found)
-    return found
-
-
-def refuse_on_nodes(configs: ServerProperties) -> None:
-    """Raise ConfigError if links are to have TLS, where each machine would need files of its own."""
-    if configs.link_configs:
+def refuse_links(configs: ServerProperties) -> None:
+    """Raise ConfigError if it is said here whether links have TLS, which each node of a Ray says of its
+    own disks and files.
+    """
+    if configs.link_configs is not None:
         raise ConfigError(
-            f"{PROTOCOL}=SSL is not there on the nodes of a Ray yet: it is for the brokers of one machine, which "
-            "`raylog up` or raylog.init() starts"
+            f"{PROTOCOL} is what each node says, by files of its own: give it to `raylog node resources --config` or "
+            "`raylog node lend --config`"
         )
+
+
+def links_told(texts: list[str] | None) -> Links | None:
+    """What ``--config`` says of TLS inside, and nothing else; None: nothing. Raises ConfigError."""
+    told = started_with(texts)
+    others = [*told.configs, *settings_of_listeners((), told), *("listeners" for _ in told.listeners)]
+    if others:
+        raise ConfigError(f"{min(others)} cannot be given to a node that lends: give {PROTOCOL} and ssl.* only")
+    return told_links(told)
 
 
 def _check(entity_type: EntityType, entity_name: str | None, entity_default: bool) -> None:

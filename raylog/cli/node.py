@@ -64,20 +64,24 @@ def resources(
 
     A blank folder is given its directory id, and is formatted when the cluster takes it in.
     """
-    from raylog.cli.configs import started_on_nodes
+    from raylog.cli.configs import started_with
+    from raylog.disks.link_file import wanted_links
+    from raylog.disks.listener_file import settings_of_listeners
     from raylog.placement.resources import advertisement
     from raylog.wire.listeners import checked, listeners_of
 
-    told = started_on_nodes(config)
+    told = started_with(config)
+    named = listeners or next(iter(told.listeners), None)
     (said,) = checked(
         [
             listeners_of(
-                listeners or next(iter(told.listeners), None),
+                named,
                 advertised_listeners or next(iter(told.advertised_listeners), None),
-                told.listener_configs,
+                settings_of_listeners([named] if named is not None else [], told),
             )
         ]
     )
+    links = wanted_links(told, None)
     disks = disk_folders(folders)
     for line in (*_openness(disks, said, insecure), *doubts(folders)):
         notice(line)
@@ -87,6 +91,7 @@ def resources(
             rack=rack,
             listeners=said,
             configs=tuple(sorted(told.configs.items())),
+            links=links,
         )
     )
 
@@ -100,6 +105,15 @@ def lend(
         str | None, typer.Option(help="The head of this node's Ray, host:port.", show_default="the Ray that runs here")
     ] = None,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds in which Ray has to answer.")] = 30,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            metavar="NAME=VALUE|FILE",
+            help="TLS on links inside the cluster, by files of this node: security.inter.broker.protocol and ssl.*",
+            show_default="what the folder has; for a new one none",
+        ),
+    ] = None,
     insecure: _Insecure = False,
     as_json: AsJson = False,
 ) -> None:
@@ -107,9 +121,11 @@ def lend(
 
     The cluster on this Ray takes them in, as `raylog up --disks N` starts it. Ray's head keeps a note of each.
     """
+    from raylog.cli.configs import links_told
     from raylog.cluster import use_ray
     from raylog.disks.disk import encode_id
 
+    links = links_told(config)
     use_ray(address, timeout_s)
     messages_to_stderr()
     import ray
@@ -120,7 +136,7 @@ def lend(
     disks = disk_folders(folders)
     for line in (*_openness(disks, None, insecure), *doubts(folders)):
         notice(line)
-    lent = lend_folders({here: [folder.absolute() for folder in disks]})
+    lent = lend_folders({here: [folder.absolute() for folder in disks]}, links)
     if as_json:
         print_json(
             [

@@ -21,14 +21,18 @@ Links = tuple[tuple[str, str], ...]
 """Settings by name, sorted; none: links are plain."""
 
 
-def wanted_links(configs: ServerProperties, host: str) -> Links | None:
-    """The settings of links between processes at ``host``; None: what the disks have. Reads their
-    certificates and keys. Raises ConfigError.
+def told_links(configs: ServerProperties) -> Links | None:
+    """The settings of links, unchecked; None: what the disks have."""
+    return None if configs.link_configs is None else tuple(sorted(configs.link_configs.items()))
+
+
+def wanted_links(configs: ServerProperties, host: str | None) -> Links | None:
+    """The settings of links between processes at ``host`` (None: not known yet); None: what the disks
+    have. Reads their certificates and keys. Raises ConfigError.
     """
-    if configs.link_configs is None:
-        return None
-    links = tuple(sorted(configs.link_configs.items()))
-    check_links(links, host)
+    links = told_links(configs)
+    if links is not None:
+        check_links(links, host)
     return links
 
 

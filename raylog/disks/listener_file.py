@@ -34,14 +34,19 @@ def wanted_listeners(
     ConfigError, and MissingExtraError.
     """
     told = (listeners or configs.listeners, advertised or configs.advertised_listeners)
-    settings = configs.listener_configs
-    if configs.link_configs and not has_tls(told[0] or (), settings):  # then they are those of the links inside
-        settings = {name: value for name, value in settings.items() if not name.startswith("ssl.")}
-    found = checked(listeners_of_brokers(brokers, *told, settings))
+    found = checked(listeners_of_brokers(brokers, *told, settings_of_listeners(told[0] or (), configs)))
     if OAUTHBEARER in configs.configs.get(SASL_MECHANISMS, ""):
         for listeners_of_one in filter(None, found):
             check_tokens(listeners_of_one)
     return found
+
+
+def settings_of_listeners(listeners: Sequence[str], configs: ServerProperties) -> Mapping[str, str]:
+    """Those that are told of these listeners, and not of the links inside."""
+    settings = configs.listener_configs
+    if configs.link_configs and not has_tls(listeners, settings):  # then they are those of the links inside
+        return {name: value for name, value in settings.items() if not name.startswith("ssl.")}
+    return settings
 
 
 def listener_lines(listeners: Listeners | None) -> list[str]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from raylog.disks.disk import (
@@ -32,44 +32,61 @@ from raylog.disks.disk import (
     with_controllers,
     write_reservation,
 )
+from raylog.disks.link_file import Links
+from raylog.disks.node_links import links_of, note_links
 from raylog.errors import DiskError
 from raylog.log.disk_files import DiskFiles
 from raylog.raft.messages import bootstrap_snapshot
 from raylog.raft.metadata_log import SNAPSHOT_SUFFIX, MetadataLog
 from raylog.types import Endpoint
+from raylog.wire.internal_tls import Secret, SecretInsideTls, check_links
 
 
 @dataclass(frozen=True, slots=True)
 class FolderFound:
-    """What is in a folder: a disk, or nothing yet."""
+    """What is in a folder: a disk, or nothing yet. ``proof``: what is proven on links by a process that has
+    none of the node's files; None of a blank folder. ``has_tls``: whether its links have TLS, or shall.
+    """
 
     disk: Disk | None
     reservation: Reservation | None = None  # of a blank folder
     has_metadata: bool = False
+    proof: Secret | None = field(default=None, repr=False)
+    has_tls: bool = False
 
 
-def look(path: Path, directory_id: uuid.UUID) -> FolderFound:
+def look(path: Path, directory_id: uuid.UUID, host: str | None = None) -> FolderFound:
     """What is in the folder now. DiskError if it is not the disk that the node said it was when it
-    started.
+    started, ConfigError if links would fail at the node's address ``host``.
     """
+    found = _look(path, directory_id)
+    check_links(links_of(path), host)
+    return found
+
+
+def _look(path: Path, directory_id: uuid.UUID) -> FolderFound:
     disk = read_disk(path)
     if disk is None:
         reserved = read_reservation(path)
         if reserved is None or reserved.directory_id != directory_id:
             raise _other(path)
-        return FolderFound(None, reserved)
+        return FolderFound(None, reserved, has_tls=bool(links_of(path)))
     if disk.directory_id != directory_id:
         raise _other(path)
     return _formatted(disk)
 
 
-def offer(path: Path) -> tuple[uuid.UUID, Path]:
+def offer(path: Path, links: Links | None = None, host: str | None = None) -> tuple[uuid.UUID, Path]:
     """The directory id of the folder's disk, which a blank folder is given, and where the folder
-    is.
+    is. ``links``, if any are told, are noted there: how links inside have TLS on this node, whose
+    address is ``host``. ConfigError if they would fail.
     """
     folder = path.resolve()
     disk = read_disk(folder)
-    return (disk or reserve_disk(folder)).directory_id, folder
+    check_links(links or (), host)
+    directory_id = (disk or reserve_disk(folder)).directory_id
+    note_links(folder, links)
+    return directory_id, folder
 
 
 def promise(path: Path, reserved: Reservation, voters: Sequence[uuid.UUID]) -> Reservation:
@@ -123,7 +140,14 @@ def _formatted(disk: Disk) -> FolderFound:
     if folder.is_dir() and not place.exists():
         folder.rename(place)
         DiskFiles().sync_directory(str(disk.path))
-    return FolderFound(disk, has_metadata=any(place.glob(f"*{SNAPSHOT_SUFFIX}")))
+    proof = disk.link_secret
+    has_tls = isinstance(proof, SecretInsideTls)
+    return FolderFound(
+        disk,
+        has_metadata=any(place.glob(f"*{SNAPSHOT_SUFFIX}")),
+        proof=proof.without_files() if isinstance(proof, SecretInsideTls) else proof,
+        has_tls=has_tls,
+    )
 
 
 def _cluster_of(folder: Path) -> str:

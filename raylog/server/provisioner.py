@@ -15,6 +15,8 @@ a formatted disk                      knows the cluster; disks of two clusters a
 disks with metadata                   starts their controllers, and writes where they listen to every disk
 a formatted disk that it has not      sets the brokers' configs that it brings and nobody has set; registers it with the
 registered                            active controller, which starts its Broker and replicas
+disks with TLS on links inside, and   leaves those out that are not like most of the cluster's
+others without
 a blank disk, an active controller    formats it for the cluster (the broker of its node, the one whose disk it replaces, or the next
                                       free id) and registers it
 a voter's disk that no node offers,   starts a controller on that one: the active controller admits it in the lost one's place
@@ -42,10 +44,19 @@ from raylog.client.links.address import ClusterAddress
 from raylog.disks.disk import Disk, Reservation, decode_id, encode_id, new_id
 from raylog.errors import ClusterError, RaylogError
 from raylog.metadata.records import StaticSource
-from raylog.placement.founding import JoinedDisk, KnownBroker, assign_brokers, cluster_of, found, rack_of
+from raylog.placement.founding import (
+    JoinedDisk,
+    KnownBroker,
+    assign_brokers,
+    cluster_of,
+    found,
+    rack_of,
+    unlike_links,
+)
 from raylog.server.disk_work import FolderFound
 from raylog.server.start_configs import agreed
 from raylog.types import CONTROLLER_COUNTS, Endpoint
+from raylog.wire.internal_tls import Secret, SecretInsideTls
 
 logger = logging.getLogger("raylog.provisioner")
 
@@ -147,6 +158,7 @@ class Provisioner:
         self._rests: dict[uuid.UUID, int] = {}  # rounds until such a folder is looked at again
         self._missing: str | None = None
         self._has_looked = False  # one round has ended
+        self._asks_again = False  # no controller took what is proven on links: nodes may have other certificates now
         self._working = threading.Lock()
         self._stopped = False
 
@@ -265,13 +277,15 @@ class Provisioner:
         return voting + [each for each in holders if each not in voting and _broker_id(each) in seen.planned]
 
     def _address(self, cluster_id: str) -> ClusterAddress:
-        return ClusterAddress("raylog", "raylog", cluster_id, self._controllers(), self._disk().link_secret)
+        return ClusterAddress("raylog", "raylog", cluster_id, self._controllers(), self._proof())
 
     def _look_at_quorum(self, cluster_id: str) -> None:
         """Controllers that were here and are wanted no more are forgotten."""
         if not self._endpoints:
             return
-        self._seen = self._nodes.quorum(self._address(cluster_id)) or self._seen
+        seen = self._nodes.quorum(self._address(cluster_id))
+        self._asks_again = seen is None and isinstance(self._proof(), SecretInsideTls)
+        self._seen = seen or self._seen
         if self._seen is not None and self._seen.planned:
             self._successors -= {each for each in self._successors if self._is_unplanned(each)}
             homes = {each.directory_id for each in self._homes()}
@@ -322,7 +336,8 @@ class Provisioner:
         fresh = []
         for directory_id, offer in sorted(offered.items()):
             joined = self._joined.get(directory_id)
-            if joined is not None and (joined.node, joined.path) == (offer.node, offer.path):
+            is_known = joined is not None and (joined.node, joined.path) == (offer.node, offer.path)
+            if is_known and not self._asks_again:
                 continue
             self._joined.pop(directory_id, None)
             if self._rests.get(directory_id, 0) > 0:
@@ -336,9 +351,12 @@ class Provisioner:
                 self._rests[directory_id] = LOOK_AGAIN_ROUNDS
                 continue
             self._trouble.pop(directory_id, None)
-            self._joined[directory_id] = replace(
-                offer, disk=answer.disk, reservation=answer.reservation, has_metadata=answer.has_metadata
-            )
+            self._joined[directory_id] = _found_there(offer, answer)
+        self._asks_again = False
+        for directory_id, reason in unlike_links(self._joined.values()).items():
+            self._trouble[directory_id] = reason
+            self._rests[directory_id] = LOOK_AGAIN_ROUNDS
+            del self._joined[directory_id]
 
     def _found(self, joined: list[JoinedDisk]) -> str:
         agreed((str(each.path), dict(each.reservation.configs)) for each in joined if each.reservation is not None)
@@ -384,12 +402,7 @@ class Provisioner:
         answers = self._nodes.format(orders)
         for directory_id, answer in answers.items():
             if not isinstance(answer, Exception):
-                self._joined[directory_id] = replace(
-                    self._joined[directory_id],
-                    disk=answer.disk,
-                    reservation=None,
-                    has_metadata=answer.has_metadata,
-                )
+                self._joined[directory_id] = _found_there(self._joined[directory_id], answer)
         _all_done(answers)
 
     def _run_controllers(self, homes: list[JoinedDisk]) -> list[str]:
@@ -442,6 +455,10 @@ class Provisioner:
 
     def _secret(self) -> str:
         return self._disk().secret
+
+    def _proof(self) -> Secret:
+        """What is proven on the cluster's links."""
+        return next(each.proof for each in self._joined.values() if each.proof is not None)
 
     def _disk(self) -> Disk:
         """One of the cluster's."""
@@ -511,7 +528,19 @@ def quorum_seen(quorum: Mapping[str, Any]) -> QuorumSeen:
 def _as_registered(joined: JoinedDisk) -> JoinedDisk:
     """What a registration says, and on which node: a node that came again is registered again."""
     assert joined.disk is not None, joined
-    return replace(joined, disk=replace(joined.disk, controllers=(), controller_endpoint=None), has_metadata=False)
+    disk = replace(joined.disk, controllers=(), controller_endpoint=None)
+    return replace(joined, disk=disk, has_metadata=False, proof=None)
+
+
+def _found_there(offered: JoinedDisk, folder: FolderFound) -> JoinedDisk:
+    return replace(
+        offered,
+        disk=folder.disk,
+        reservation=folder.reservation,
+        has_metadata=folder.has_metadata,
+        proof=folder.proof,
+        has_tls=folder.has_tls,
+    )
 
 
 def _broker_id(joined: JoinedDisk) -> int:

@@ -13,7 +13,7 @@ from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kill, partition_o
 
 import raylog
 from raylog import NewTopic
-from raylog.errors import ClusterError, ConfigError, DisconnectedError
+from raylog.errors import ClusterError, DisconnectedError
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.internal_tls import SecretInsideTls, secret_bytes
@@ -94,7 +94,3 @@ def test_a_running_cluster_keeps_its_tls(running: raylog.Cluster, configs: dict[
     assert raylog.init(running.folder) is running
     with pytest.raises(ClusterError, match="runs with other TLS inside: shut it down before"):
         raylog.init(running.folder, configs={"security.inter.broker.protocol": "PLAINTEXT"})
-    with pytest.raises(
-        ConfigError, match=r"security\.inter\.broker\.protocol=SSL of configs cannot be given with disks"
-    ):
-        raylog.init(disks={"10.0.0.7": "/nowhere"}, configs=configs)
