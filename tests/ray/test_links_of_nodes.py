@@ -93,8 +93,11 @@ def command(*arguments: object, configs: dict[str, str]) -> str:
 
 
 def servers(cluster: raylog.Cluster) -> list[Endpoint]:
+    def live() -> list[int]:
+        return [each["id"] for each in cluster.status()["brokers"] if each["live"]]
+
+    eventually(lambda: live() == [0, 1, 2], "three brokers")  # init waits for those of its own disks
     status = cluster.status()
-    assert [each["id"] for each in status["brokers"] if each["live"]] == [0, 1, 2]
     told = [Endpoint.of(each["endpoint"]) for each in status["actors"] if each["endpoint"] is not None]
     return list({*cluster.address.bootstrap, *told})
 
