@@ -97,7 +97,7 @@ class WatchedPort:
         if (tls, stamp) == (self.tls, self._stamp):
             return
         self.tls, self._stamp, self._reported = tls, stamp, ""
-        await self.port.use(await asyncio.to_thread(tls.context), tls.principal_of)
+        self.port.use(await asyncio.to_thread(tls.context), tls.principal_of)
         logger.info("listener %s goes by its new certificates", self.port.listener)
 
     def report(self, why: str) -> None:

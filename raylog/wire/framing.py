@@ -140,7 +140,7 @@ class FramedProtocol(asyncio.BufferedProtocol):
     def __init__(self, *, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.transport: asyncio.Transport | None = None
-        self.peername = "?"
+        self.peername = "?"  # whoever has accepted the connection knows it before there is a transport
         self.write_paused = False
         self.shut = False  # no frame is delivered any more
         self.lost = False  # the transport is gone
@@ -293,8 +293,9 @@ class FramedProtocol(asyncio.BufferedProtocol):
         self.loop = asyncio.get_running_loop()
         self._join_small = type(transport).__module__.startswith("asyncio") and sys.version_info < (3, 12)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        peer = transport.get_extra_info("peername")
-        self.peername = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        if self.peername == "?":
+            peer = transport.get_extra_info("peername")
+            self.peername = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

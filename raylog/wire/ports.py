@@ -1,9 +1,11 @@
 """Which port a server gets, the one that it wants or the next free one where that is taken, and how
 it is given back.
 
-A ``Port`` is one listener of a server. With TLS it can be given another context while it listens:
-another listening object takes over a copy of the same socket, so no client that connects is lost.
-Connections keep the context with which they were opened.
+A ``Port`` is one listener of a server. It accepts by itself, and not by ``loop.create_server``, so
+that the peer's address is known before TLS begins (``acceptor``). With TLS it can be given another
+context while it listens; connections keep the one with which they were accepted. While the process
+has no descriptor or memory left for a connection, a port accepts nobody, and tries again each
+``PAUSE_S``; whoever connects meanwhile waits.
 """
 
 from __future__ import annotations
@@ -25,11 +27,18 @@ logger = logging.getLogger("raylog.wire")
 
 PORTS_TRIED_MAX = 100
 BACKLOG = 1024
+ACCEPTED_AT_ONCE_MAX = 64
+"""Then it is others' turn."""
+PAUSE_S = 1.0
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+Accepted = Callable[["Port", socket.socket, Any], None]
+"""Takes a new connection of a port: its socket, and its peer's address as ``accept`` has it."""
 
 
 class Port:
-    """Where a server listens. ``wanted``: port 0 is any free one. ``ssl``: who connects speaks TLS,
-    and has ``handshake_timeout_s`` for its handshake. ``principal_of`` returns who is at the other
+    """Where a server listens. ``wanted``: port 0 is any free one. ``ssl``: who connects speaks TLS.
+    ``principal_of`` returns who is at the other
     end of such a connection, or raises ProtocolError. ``has_sasl``: clients authenticate by SASL,
     and TLS does not say who they are; ``tokens`` are those that OAUTHBEARER takes there, ``logins``
     the users of PLAIN, if the listener has its own.
@@ -57,9 +66,9 @@ class Port:
         self.endpoint: Endpoint | None = None
         self._must_match = must_match
         self._bound: socket.socket | None = None
-        self._listening: asyncio.Server | None = None
-        self._accept: Callable[[Port], asyncio.BaseProtocol]
-        self._handshake_timeout_s: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # once it listens
+        self._paused: asyncio.TimerHandle | None = None
+        self._accepted: Accepted
 
     def bind(self) -> Endpoint:
         """Takes the port; who connects waits for ``listen``. Raises ClusterError if it can't be had."""
@@ -69,46 +78,56 @@ class Port:
         self.endpoint = Endpoint(self.wanted.host, self._bound.getsockname()[1])
         return self.endpoint
 
-    async def listen(self, accept: Callable[[Port], asyncio.BaseProtocol], *, handshake_timeout_s: float) -> None:
-        """``accept`` makes the protocol of a new connection."""
+    def listen(self, accepted: Accepted) -> None:
+        """``accepted`` is called with each new socket, non-blocking, and its peer's address."""
         self.bind()
-        self._accept = accept
-        self._handshake_timeout_s = handshake_timeout_s if self.ssl is not None else None
-        bound, self._bound = self._bound, None  # nobody closes it while the loop takes it
-        assert bound is not None, "bound before"
-        self._listening = await self._open(bound)
-        self._bound = bound
+        self._accepted = accepted
+        self._loop = asyncio.get_running_loop()
+        self._resume()
 
-    async def use(self, ssl: SSLContext, principal_of: Callable[[SSLObject], str]) -> None:
+    def use(self, ssl: SSLContext, principal_of: Callable[[SSLObject], str]) -> None:
         """Connections that are accepted from now on have this context."""
         self.ssl, self.principal_of = ssl, principal_of
-        before, bound = self._listening, self._bound
-        if before is None or bound is None:
-            return
-        opened = await self._open(bound)
-        if self._listening is not before:  # it was closed meanwhile
-            await end_listening(opened)
-            return
-        self._listening = opened
-        await end_listening(before)
 
-    async def _open(self, bound: socket.socket) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(
-            lambda: self._accept(self),
-            sock=bound.dup() if self.ssl is not None else bound,
-            backlog=BACKLOG,
-            ssl=self.ssl,
-            ssl_handshake_timeout=self._handshake_timeout_s,
-        )
+    def _resume(self) -> None:
+        self._paused = None
+        assert self._loop is not None and self._bound is not None, "listens"
+        self._loop.add_reader(self._bound.fileno(), self._accept)
 
-    async def close(self) -> None:
+    def _accept(self) -> None:
+        """Some of those who wait; the loop calls again while anybody does."""
+        for _ in range(ACCEPTED_AT_ONCE_MAX):
+            if self._bound is None:  # closed by whoever was told of the last one
+                return
+            try:
+                sock, address = self._bound.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:  # it has gone meanwhile
+                continue
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                self._pause(error)
+                return
+            sock.setblocking(False)
+            self._accepted(self, sock, address)
+
+    def _pause(self, error: OSError) -> None:
+        assert self._loop is not None and self._bound is not None, "listens"
+        logger.error("listener %s accepts nobody for %g s: %s", self.listener, PAUSE_S, error.strerror)
+        self._loop.remove_reader(self._bound.fileno())
+        self._paused = self._loop.call_later(PAUSE_S, self._resume)
+
+    def close(self) -> None:
         """Idempotent."""
-        listening, self._listening = self._listening, None
-        if listening is not None:
-            await end_listening(listening)
         bound, self._bound = self._bound, None
+        if self._paused is not None:
+            self._paused.cancel()
+            self._paused = None
         if bound is not None:
+            if self._loop is not None:
+                self._loop.remove_reader(bound.fileno())
             bound.close()
 
 
@@ -137,18 +156,3 @@ def listening_socket(host: str, port: int, *, port_must_match: bool) -> socket.s
         return listening
     which = f"port {port} is" if last_port == port else f"ports {port} to {last_port} are"
     raise ClusterError(f"cannot listen on {host}: {which} taken; name another port")
-
-
-async def end_listening(listener: asyncio.Server) -> None:
-    """Close a listener when what it has accepted has become connections.
-
-    The servers of asyncio's own loop forget a socket that they have accepted and not yet made a
-    transport of when they close: its peer would wait for ever. uvloop's do not.
-    """
-    loop = asyncio.get_running_loop()
-    if isinstance(loop, asyncio.SelectorEventLoop):
-        for listening in listener.sockets:
-            loop.remove_reader(listening.fileno())
-        for _ in range(3):  # accepted; its transport made; its protocol told
-            await asyncio.sleep(0)
-    listener.close()

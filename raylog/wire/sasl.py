@@ -14,9 +14,10 @@ KIP-368), and what all of one listener share.
                                                     next message fails
     FAILED         nothing                          the answer, later, and the end
 
-One address has ``unauthenticated_of_host_max`` connections that are not AUTHENTICATED at a time.
-What a stage does not take ends the connection. A stage that is not AUTHENTICATED is left within
-``handshake_timeout_ms``, and a token has at most ``TOKEN_BYTES_MAX`` bytes.
+One address has ``unauthenticated_of_host_max`` connections that are not AUTHENTICATED at a time
+(``acceptor``). What a stage does not take ends the connection. The stages that are not AUTHENTICATED
+take ``handshake_timeout_ms`` at most, with TLS's handshake before them, and a token has at most
+``TOKEN_BYTES_MAX`` bytes.
 
 A failure has one answer, whatever the reason, ``failure_delay_ms`` after the token came: how long
 the check took cannot be seen. A connection has one attempt. While ``FAILURES_OF_HOST_MAX`` failures
@@ -122,7 +123,6 @@ class SaslAuthenticator:
         self.reauth_ms = 0
         self.failure_delay_ms = FAILURE_DELAY_MS
         self.failing: Counter[str] = Counter()  # by host: failures whose answer is still to come
-        self.unauthenticated: Counter[str] = Counter()  # by host: connections that have not authenticated
         self.checks = asyncio.Semaphore(CHECKS_MAX)
         self._credentials = credentials
         self._nobody = NobodysCredentials(key)
@@ -192,6 +192,8 @@ class SaslAuthenticator:
 class SaslConnection(ServerConnection):
     """One client. ``principal`` is ``User:<name>`` once it has authenticated."""
 
+    proves_later = True
+
     def __init__(
         self,
         server: Server,
@@ -211,7 +213,6 @@ class SaslConnection(ServerConnection):
         self._done: _AnyDone | None = None  # who it is
         self._expires_at: float | None = None
         self._begun_at = 0.0
-        self._is_counted = False  # among the unauthenticated ones of its address
 
     @property
     def may_leave(self) -> bool:
@@ -226,24 +227,8 @@ class SaslConnection(ServerConnection):
     # -------------------------------------------------------------- reading
 
     def opened(self) -> None:
-        unauthenticated, most = self._authenticator.unauthenticated, self.server.limits.unauthenticated_of_host_max
-        if unauthenticated[self.host] >= most:
-            self.refused(SaslStateError(f"{most} connections of its address have not authenticated yet"))
-            return
         super().opened()
-        self._begun_at = self.opened_at
-        if not self.shut:
-            unauthenticated[self.host] += 1
-            self._is_counted = True
-
-    def _has_authenticated(self) -> None:
-        """Or is gone."""
-        if self._is_counted:
-            self._is_counted = False
-            unauthenticated = self._authenticator.unauthenticated
-            unauthenticated[self.host] -= 1
-            if not unauthenticated[self.host]:
-                del unauthenticated[self.host]
+        self._begun_at = self.accepted_at
 
     def frame_received(self, frame: memoryview) -> None:
         if self._stage is _SaslStage.AUTHENTICATED:
@@ -288,7 +273,6 @@ class SaslConnection(ServerConnection):
         super().sweep(now)
 
     def closed(self, reason: Exception | None) -> None:
-        self._has_authenticated()
         self._forget(self._done)
         super().closed(reason)
 
@@ -409,7 +393,7 @@ class SaslConnection(ServerConnection):
             self._logins.opened(done.user, self, self.close)
         self._done, self._exchange = done, None
         self._stage = _SaslStage.AUTHENTICATED
-        self._has_authenticated()
+        self.server.acceptor.proved(self)
         self.frame_bytes_max = self.server.limits.request_bytes_max
         self.principal = f"User:{done.user}"
         self._contexts.clear()  # those of ApiVersions were nobody's

@@ -13,7 +13,7 @@ that a newer client can step down.
 Who asks. Each request has a ``RequestContext`` (``raylog.kafka.context``), and before its handler
 the server's ``stages`` run (``raylog.kafka.chain``). A server with a handshake learns from it who
 is at the other end, a port with TLS from a certificate, one with SASL from its exchange; all others
-are anonymous.
+are anonymous. Who may come in at all: ``raylog.wire.acceptor``.
 
 The order of answers, back-pressure, leaving and bad input: ``raylog.wire.server_connection``.
 ``adopt`` goes on with a connection that has left another server.
@@ -34,6 +34,7 @@ from raylog.kafka.chain import Refusal, Stage
 from raylog.kafka.context import INTERNAL
 from raylog.types import ActorIdentity, Endpoint
 from raylog.wire import api_versions, private
+from raylog.wire.acceptor import Acceptor
 from raylog.wire.certificates import CertificateWatch
 from raylog.wire.frames import API_VERSIONS, RequestHeader, UnsupportedVersionError, known_versions
 from raylog.wire.internal_tls import Secret, SecretInsideTls
@@ -106,6 +107,7 @@ class Server:
         self.cluster_id = cluster_id if cluster_id is not None else (identity.cluster_id if identity else "")
         self.ordered = ordered
         self.limits = limits or Limits()
+        self.acceptor = Acceptor(self)
         self.connections: set[ServerConnection] = set()
         self.connections_elsewhere = 0  # those that have left, and count all the same
         self.connections_of_host: Counter[str] = Counter()  # by address, also of those that have left
@@ -147,13 +149,14 @@ class Server:
         self.begin()
         endpoint = self.bind()
         for port in self.ports:
-            await port.listen(self._accepted, handshake_timeout_s=self.limits.handshake_timeout_ms / 1000)
+            port.listen(self.acceptor.accepted)
         self._certificates.start()
         if self.is_over:  # it was stopped meanwhile, and nobody will stop it again
             await self.stop()
         return endpoint
 
-    def _accepted(self, port: Port) -> ServerConnection:
+    def connection_of(self, port: Port) -> ServerConnection:
+        """What is to speak with somebody who has come to that port."""
         connection: ServerConnection = (port.connection or self._connection)(self)
         connection.listener = port.listener
         # With a secret, the handshake says who is at the other end.
@@ -196,7 +199,8 @@ class Server:
         self.is_over = True
         await self._certificates.stop()
         for port in self.ports:
-            await port.close()
+            port.close()
+        self.acceptor.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for task in list(self._tasks):

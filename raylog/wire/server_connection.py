@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from ssl import SSLObject
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from raylog.errors import ProtocolError, RaylogError
 from raylog.kafka import chain, table
@@ -87,7 +87,11 @@ and has closed the socket.
 
 
 class ServerConnection(FramedProtocol):
-    """One peer of a server. ``peer`` says who it is once the handshake is done."""
+    """One peer of a server. ``peer`` says who it is once the handshake is done. ``proves_later``: it
+    has not proved that yet when it is open.
+    """
+
+    proves_later: ClassVar[bool] = False
 
     def __init__(self, server: Server) -> None:
         super().__init__(
@@ -106,7 +110,9 @@ class ServerConnection(FramedProtocol):
         self.turn: asyncio.Future[None] | None = None  # of the last request that a stage delays (``chain``)
         self._contexts: dict[str | None, RequestContext] = {}  # by what stands in the header for the client id
         self._on_lost: list[Callable[[], None]] = []
+        self.accepted_at = 0.0  # before TLS, if it has that
         self.opened_at = 0.0
+        self.must_prove = False  # it counts as one that has not authenticated (``acceptor``)
         self._handshake: ServerHandshake | None = None
         self._open_requests: set[Request] = set()
         self._order: deque[Request] | None = deque() if server.ordered else None
@@ -133,19 +139,10 @@ class ServerConnection(FramedProtocol):
     def opened(self) -> None:
         server = self.server
         self.opened_at = server.loop.time()
+        if not self.accepted_at:
+            self.accepted_at = self.opened_at
         if server.is_over:  # it was accepted just before
             self.abort()
-            return
-        connections_max = server.limits.connections_max
-        open_here = len(server.connections) + server.connections_elsewhere
-        if connections_max is not None and open_here >= connections_max and not self.is_adopted:
-            self.refused(ProtocolError(f"{connections_max} connections are open, which is all that are allowed"))
-            return
-        of_host_max = server.limits.connections_of_host_max
-        if of_host_max is not None and server.connections_of_host[self.host] >= of_host_max and not self.is_adopted:
-            self.refused(
-                ProtocolError(f"{of_host_max} connections of its address are open, which is all that are allowed")
-            )
             return
         if self.principal_of is not None:
             try:
@@ -153,16 +150,14 @@ class ServerConnection(FramedProtocol):
             except ProtocolError as error:
                 self.refused(error)
                 return
-        if server.turned_away_s is not None and not self.is_adopted:
-            seconds = server.turned_away_s(self.host)
-            if seconds:
-                self._turn_away(seconds)
-                return
         if server.secret is not None:
             identity = Peer(server.identity.node_id, server.identity.incarnation) if server.identity else Peer()
             self._handshake = ServerHandshake(server.secret, server.cluster_id, identity=identity)
         server.connections.add(self)
-        server.connections_of_host[self.host] += 1
+        if not server.acceptor.arrived(self):
+            server.connections_of_host[self.host] += 1
+        if not self.proves_later:
+            server.acceptor.proved(self)
         if not self.is_adopted:
             server.counts.created[self.listener] += 1
 
@@ -170,15 +165,6 @@ class ServerConnection(FramedProtocol):
     def host(self) -> str:
         """The peer's address, without a port."""
         return self.peername.rpartition(":")[0]
-
-    def _turn_away(self, seconds: float) -> None:
-        """Close it later, so that its peer does not try again at once."""
-        logger.info("closing the connection of %s in %g s: its address opens too many", self.peername, seconds)
-        self.server.refused_connections += 1
-        self.server.connections.add(self)
-        self.server.connections_of_host[self.host] += 1
-        self.hold_reading()
-        self.loop.call_later(seconds, self.close)
 
     def frame_received(self, frame: memoryview) -> None:
         if self._stream is not None:
@@ -525,6 +511,7 @@ class ServerConnection(FramedProtocol):
         if self in server.connections:
             server.connections.discard(self)
             server.leave_host(self.host)
+            server.acceptor.proved(self)
         server.waiting.discard(self)
         server.unread.discard(self)
         server.in_flight_bytes -= self.in_flight_bytes
@@ -565,7 +552,7 @@ class ServerConnection(FramedProtocol):
                 logger.info("closing the connection of %s: idle for %d ms", self.peername, limits.idle_timeout_ms)
                 self.close()
                 return
-        if self._handshake is not None and now - self.opened_at > limits.handshake_timeout_ms / 1000:
+        if self._handshake is not None and now - self.accepted_at > limits.handshake_timeout_ms / 1000:
             self.refused(HandshakeError(f"no handshake within {limits.handshake_timeout_ms} ms"))
             return
         if not self.mid_frame or self._reading_held:

@@ -18,7 +18,6 @@ Keys and passwords never appear in a ``repr``, a message or a log.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import ssl
@@ -32,8 +31,7 @@ from raylog.errors import ConfigError, ProtocolError
 from raylog.kafka.context import ANONYMOUS, PRINCIPAL_CHARACTERS_MAX
 from raylog.security.distinguished_names import subject_of
 from raylog.security.principal_mapping import DEFAULT, RULES, PrincipalMapping
-
-logger = logging.getLogger("raylog.wire")
+from raylog.wire.tls_alerts import ListenerContext
 
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -115,7 +113,8 @@ class TlsConfig:
 
     def context(self) -> ssl.SSLContext:
         """Reads the files. Raises ConfigError for one that cannot be read or does not fit."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
+        context.listener = self.listener
         context.minimum_version = min(VERSIONS[each] for each in self.versions)
         context.maximum_version = max(VERSIONS[each] for each in self.versions)
         context.options |= ssl.OP_NO_RENEGOTIATION
@@ -123,7 +122,6 @@ class TlsConfig:
             context.set_ciphers(":".join(self.suites))
         self._load_keystore(context)
         self._load_truststore(context)
-        context.sslobject_class = _reporting(self.listener)
         return context
 
     def _load_keystore(self, context: ssl.SSLContext) -> None:
@@ -291,20 +289,3 @@ def tidy(text: str | None) -> str:
         lines = [joined[start : start + 64] for start in range(0, len(joined), 64)]
         blocks.append("\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""]))
     return "".join(blocks)
-
-
-def _reporting(listener: str) -> type[ssl.SSLObject]:
-    """A handshake that fails says so in the log; asyncio ends its connection without a word."""
-
-    class Reporting(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            try:
-                super().do_handshake()
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                raise
-            except ssl.SSLError as error:
-                why = getattr(error, "verify_message", None) or error.reason or "the peer is gone"
-                logger.warning("listener %s: a TLS handshake failed: %s", listener, why)
-                raise
-
-    return Reporting

@@ -122,7 +122,7 @@ def test_a_connection_that_has_moved_counts_as_before(
 def test_one_address_has_so_many_connections_that_have_not_authenticated(
     running: InProcessCluster, client: Open, limits: Callable[[int | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, sasl = router(running).server, router(running)._sasl
+    server = router(running).server
     monkeypatch.setattr(server, "limits", replace(server.limits, unauthenticated_of_host_max=2))
     assert LISTENER_LIMITS.unauthenticated_of_host_max == 1_000
     first, second = client("SASL_PLAINTEXT"), client("SASL_PLAINTEXT")
@@ -134,10 +134,10 @@ def test_one_address_has_so_many_connections_that_have_not_authenticated(
     assert first.log_in("alice", "a secret").error_code is ErrorCode.none
     third = client("SASL_PLAINTEXT")
     assert third.ask(request(18, 0)).error_code is ErrorCode.none
-    assert sasl.unauthenticated == {"127.0.0.1": 2, "127.0.0.2": 1}
+    assert server.acceptor.unauthenticated_of_host == {"127.0.0.1": 2, "127.0.0.2": 1}
     second.socket.close()
-    eventually(lambda: sasl.unauthenticated["127.0.0.1"] == 1, "one is gone")
+    eventually(lambda: server.acceptor.unauthenticated_of_host["127.0.0.1"] == 1, "one is gone")
     assert client("SASL_PLAINTEXT").ask(request(18, 0)).error_code is ErrorCode.none
     first.socket.close()
     eventually(lambda: server.connections_of_host["127.0.0.1"] == 3, "who has authenticated is gone")
-    assert sasl.unauthenticated["127.0.0.1"] == 2
+    assert server.acceptor.unauthenticated_of_host["127.0.0.1"] == 2
