@@ -97,8 +97,7 @@ def init(
     ``disks``, such as ``{"10.0.0.7": "/data/disk", "10.0.0.8": ["/a", "/b"]}``, has nodes of a Ray
     that runs lend these folders to the cluster instead. Each such node is a broker, and is named by
     its address or the beginning of Ray's id of it. ``controllers`` None means three if there are
-    three such nodes. Beside it, ``configs``, ``name``, ``ray_address`` and ``timeout_s`` count; files that
-    ``configs`` name for TLS inside are those of each node.
+    three such nodes. Beside it, ``configs`` (with files of each node), ``name``, ``ray_address`` and ``timeout_s`` count.
 
     ``init`` waits as long as the start makes progress, which the logger "raylog.start" reports at level
     INFO. Raises ConfigError for options that cannot be, DiskError for a folder that cannot be used,
@@ -109,8 +108,8 @@ def init(
     start, told = Start(timeout_s, logging.getLogger("raylog.start").info), _told(configs)
     both: dict[str, Any] = {"controllers": controllers, "configs": told, "name": name, "ray_address": ray_address}
     embedded: dict[str, Any] = {"brokers": brokers, "disks_per_broker": disks_per_broker, "racks": racks, "host": host}
-    embedded["insecure"] = insecure
-    embedded |= {"listeners": listeners, "advertised_listeners": advertised_listeners, "log_to_driver": log_to_driver}
+    embedded |= {"listeners": listeners, "advertised_listeners": advertised_listeners}
+    embedded |= {"insecure": insecure, "log_to_driver": log_to_driver}
     if disks is not None:
         return _on_nodes(disks, start, {"folder": folder, "secure": secure, **embedded}, **both)
     with only_start(Path(folder).expanduser().resolve(), logging.getLogger("raylog.start").warning):

@@ -81,19 +81,11 @@ def resources(
             )
         ]
     )
-    links = wanted_links(told, None)
     disks = disk_folders(folders)
     for line in (*_openness(disks, said, insecure), *doubts(folders)):
         notice(line)
-    print_json(
-        advertisement(
-            disks,
-            rack=rack,
-            listeners=said,
-            configs=tuple(sorted(told.configs.items())),
-            links=links,
-        )
-    )
+    configs, links = tuple(sorted(told.configs.items())), wanted_links(told, None)
+    print_json(advertisement(disks, rack=rack, listeners=said, configs=configs, links=links))
 
 
 @app.command("lend")

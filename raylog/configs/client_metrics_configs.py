@@ -52,7 +52,7 @@ Patterns = tuple[tuple[str, re.Pattern[str]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class MetricsSubscription:
     """``patterns`` by selector, all of which a client must match."""
 
     metrics: frozenset[str]
@@ -65,12 +65,12 @@ class Subscription:
 
 
 @lru_cache(maxsize=256)
-def subscription_of(configs: tuple[tuple[str, str], ...]) -> Subscription:
+def subscription_of(configs: tuple[tuple[str, str], ...]) -> MetricsSubscription:
     """By what is set, as (name, value)."""
     given = dict(configs)
     metrics = CLIENT_METRICS_CONFIGS[METRICS].parse(given.get(METRICS, ""))
     assert isinstance(metrics, tuple), metrics
-    return Subscription(
+    return MetricsSubscription(
         frozenset(metrics), int(given.get(INTERVAL, INTERVAL_MS)), parsed_patterns(given.get(MATCH, ""))
     )
 

@@ -24,7 +24,7 @@ from typing import Final
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from raylog.configs.client_metrics_configs import ALL_METRICS, INTERVAL_MS, Subscription, subscription_of
+from raylog.configs.client_metrics_configs import ALL_METRICS, INTERVAL_MS, MetricsSubscription, subscription_of
 from raylog.records.compression import Compression
 
 INSTANCES_MAX: Final = 16_384
@@ -58,7 +58,7 @@ class ClientInstance:
         self.last_error = ErrorCode.none
         self.is_terminating = False
 
-    def subscribe(self, subscriptions: list[Subscription], revision: int) -> None:
+    def subscribe(self, subscriptions: list[MetricsSubscription], revision: int) -> None:
         """Have these from now on."""
         metrics = {each for subscription in subscriptions for each in subscription.metrics}
         self.metrics = (ALL_METRICS,) if ALL_METRICS in metrics else tuple(sorted(metrics))
@@ -78,7 +78,7 @@ class ClientInstances:
     def __init__(self, new_id: Callable[[], uuid.UUID]) -> None:
         self._new_id = new_id
         self._configs: SetConfigs = {}
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[MetricsSubscription] = []
         self._revision = 0
         self._instances: dict[uuid.UUID, ClientInstance] = {}  # the one that was heard of last is the last
         self.unknown_subscriptions = 0

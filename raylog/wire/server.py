@@ -67,6 +67,8 @@ class Server:
     this server refuses an API for which filling in a form is not enough.
     """
 
+    loop: asyncio.AbstractEventLoop
+
     def __init__(
         self,
         handlers: Mapping[int, Handler],
@@ -120,7 +122,6 @@ class Server:
         self.counts = ServerCounts()
         self.is_over = False
         self.endpoint: Endpoint | None = None
-        self.loop: asyncio.AbstractEventLoop
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self.handlers.setdefault(API_VERSIONS, api_versions.answer)
