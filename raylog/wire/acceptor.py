@@ -19,6 +19,8 @@ A connection that another process has accepted (``Server.adopt``) was judged the
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import socket
 from collections import Counter
@@ -29,8 +31,6 @@ from raylog.wire.ports import Port
 from raylog.wire.tls_alerts import alerts_go_to
 
 if TYPE_CHECKING:
-    import asyncio
-
     from raylog.wire.server import Server
     from raylog.wire.server_connection import ServerConnection
 
@@ -133,10 +133,19 @@ class Acceptor:
         if port.ssl is not None:
             patience_s = server.limits.handshake_timeout_ms / 1000
             alerts_go_to(sock)
-        try:
-            await server.loop.connect_accepted_socket(
+        making = asyncio.ensure_future(
+            server.loop.connect_accepted_socket(
                 lambda: connection, sock, ssl=port.ssl, ssl_handshake_timeout=patience_s
             )
+        )
+        try:
+            await asyncio.shield(making)
+        except asyncio.CancelledError:
+            # uvloop, interrupted here, forgets a transport that it has made already. So the socket ends it.
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+                await making
+            raise
         except OSError as error:  # also what is wrong with TLS
             logger.debug("%s never came in: %s", connection.peername, error)
 

@@ -124,7 +124,7 @@ def tls_failure(endpoint: Endpoint, error: OSError) -> SslAuthenticationError | 
     reason = error.reason or str(error)
     if reason in ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
         remedy = NO_TLS
-    elif "CERTIFICATE" in reason or reason.endswith("UNKNOWN_CA"):
+    elif "CERTIFICATE" in reason or reason.endswith(("UNKNOWN_CA", "ALERT_DECRYPT_ERROR")):
         remedy = f"it does not accept this client's certificate ({reason}): {_CERTIFICATE_WANTED}"
     elif "VERSION" in reason or "HANDSHAKE_FAILURE" in reason or "NO_" in reason:
         remedy = f"no common version or cipher suite ({reason}): see ssl.enabled.protocols and ssl.cipher.suites"

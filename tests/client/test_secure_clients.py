@@ -218,13 +218,11 @@ def test_a_client_without_security_is_told_what_may_be_missing(site: Site, liste
 
 def test_a_client_whose_certificate_is_not_accepted_is_told_what_to_set(site: Site) -> None:
     stranger = Authority(site.folder / "another stranger")
-    for keystore, said in [
-        (None, r"if it asks for a certificate of the client's, set ssl\.keystore\.location"),
-        (str(stranger.signed("somebody")), r"have the authority that signed it in its ssl\.truststore"),
-    ]:
+    for keystore in (None, str(stranger.signed("somebody"))):
+        said = r"does not accept this client's certificate \(\w+\): set ssl\.keystore\.location to one that its ssl\.truststore knows"
         with pytest.raises(RaylogError, match=said):
             raylog.connect(**site.at("SSL", ssl_keystore_location=keystore, timeout_s=1))
-        with pytest.raises(RaylogError, match=rf"closed it at the end of the TLS handshake: .*{said}"):
+        with pytest.raises(RaylogError, match=said):
             both = site.running.bootstrap_servers("BOTH")
             raylog.connect(**site.at("SASL_SSL", bootstrap_servers=both, ssl_keystore_location=keystore, timeout_s=1))
 

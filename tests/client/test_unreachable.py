@@ -341,6 +341,8 @@ GIVEN = {
     "actors move": "events-0 --broker 0 --to 4",
     "actors retire": "4",
     "brokers undrain": "0",
+    "client-metrics delete": "all",
+    "client-metrics set": "all --metrics *",
     "configs alter": "--entity-type topics --entity-name events --add-config retention.ms=1",
     "configs describe": "--entity-type topics",
     "consume": "events",

@@ -9,6 +9,7 @@ from raylog.cli.configs import parse_changes
 from raylog.client.admin.admin import ConfigSource, ConfigType
 from raylog.client.sync import Producer, call
 from raylog.configs.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS
+from raylog.configs.client_metrics_configs import CLIENT_METRICS_CONFIGS
 from raylog.errors import ConfigError, kafka_error
 from raylog.kafka import table
 from raylog.server.apis.entities import module_of, request_class
@@ -147,7 +148,7 @@ def test_a_description_travels_in_every_version(operator, version):
     extra = {"include_documentation": True} if version >= 3 else {}
     reply = call(operator.running.address, cls(resources=tuple(resources), include_synonyms=True, **extra))
     assert [result.error_code for result in reply.results] == [ErrorCode.none] * 6 + [ErrorCode.invalid_request]
-    assert [len(result.configs) for result in reply.results[3:]] == [0] * 4
+    assert [len(result.configs) for result in reply.results[3:]] == [0, len(CLIENT_METRICS_CONFIGS), 0, 0]
     (entry,) = reply.results[0].configs
     assert (entry.name, entry.value, len(entry.synonyms)) == ("flush.ms", "9", 2)
     assert len(reply.results[1].configs) == len(BROKER_CONFIGS) + len(FIXED_CONFIGS) > len(reply.results[2].configs)
