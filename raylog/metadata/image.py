@@ -464,7 +464,7 @@ class MetadataImage:
         elif issubclass(kind, BrokerConfigChanged):
             yield from self.broker_values.dynamic_records()
         elif issubclass(kind, ResourceConfigChanged):
-            for (of, name), configs in sorted(self.resource_configs.items(), key=_by_resource):
+            for (of, name), configs in sorted(self.resource_configs.items(), key=lambda e: (e[0][0].value, e[0][1])):
                 yield from (ResourceConfigChanged(of, name, *entry) for entry in sorted(configs.items()))
         elif issubclass(kind, ControllersPlanned):
             if self.planned_controllers:
@@ -563,11 +563,6 @@ class MetadataImage:
         for id, mark in self.high_watermarks.items():
             known = self.partition(id)
             assert known is not None and 0 <= mark.leader_epoch <= known.leader_epoch, f"{mark} of {id}: {known}"
-
-
-def _by_resource(entry: tuple[tuple[ConfiguredKind, str], Mapping[str, str]]) -> tuple[int, str]:
-    (kind, name), _ = entry
-    return kind.value, name
 
 
 def _in_order(things: Mapping[Any, Value]) -> Iterator[Value]:

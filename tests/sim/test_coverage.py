@@ -16,8 +16,8 @@ SEEDS = 26
 FLOOR_PERCENT = 87
 MACHINES = (("raylog/replication",), ("raylog/metadata", "raylog/raft"))
 """Packages that are measured together."""
-NOT_SIMULATED = ("metadata/configuration/acl_", "metadata/users/")
-"""The simulator sends no requests about ACLs and users yet."""
+NOT_SIMULATED = ("metadata/configuration/acl_", "metadata/users/", "resource_configs")
+"""The simulator sends no requests about ACLs, users and clients' metrics yet."""
 
 
 def test_the_simulator_alone_covers_the_machines(tmp_path: Path) -> None:
