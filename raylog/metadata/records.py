@@ -435,11 +435,9 @@ Record = (
     | ResourceConfigChanged | ControllersPlanned | DiskRegistered | HostPlanned
     | TopicCreated | TopicConfigChanged | PartitionChanged | HighWatermarksNoted | HostRetired | RemovalPending
     | ActorRegistered | BrokerLeaving | ProducerIdsAllocated | AclCreated | UserScramCredentialSet
-    | ClientQuotaSet
-    | ActorRegistered | BrokerLeaving | ProducerIdsAllocated | AclCreated | UserScramCredentialSet | DelegationTokenSet
+    | ClientQuotaSet | DelegationTokenSet
     | BrokerUnregistered | ActorDied | ActorRemoved | TopicDeleted | RemovalConfirmed | AclDeleted | UserScramCredentialRemoved
-    | ClientQuotaRemoved
-    | DelegationTokenRemoved
+    | ClientQuotaRemoved | DelegationTokenRemoved
 )  # fmt: skip
 """In the order in which a snapshot has them: each kind after those that it names."""
 
