@@ -141,9 +141,11 @@ class Acceptor:
         try:
             await asyncio.shield(making)
         except asyncio.CancelledError:
-            # uvloop, interrupted here, forgets a transport that it has made already. So the socket ends it.
+            # uvloop, interrupted here, forgets a transport that it has made already. So the socket ends it,
+            # unless the connection is open: then the server closes it, with the replies that it owes.
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                if connection in self._arriving:
+                    sock.shutdown(socket.SHUT_RDWR)
                 await making
             raise
         except OSError as error:  # also what is wrong with TLS

@@ -17,9 +17,11 @@ from certificates import Authority, settings
 from wire_ends import EMPTY_REPLY, produce, read_frame, server_of, until
 
 from raylog.types import Endpoint
+from raylog.wire import private
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.limits import Limits
 from raylog.wire.ports import Port
+from raylog.wire.request import Request
 from raylog.wire.sasl import SaslAuthenticator, SaslConnection
 from raylog.wire.server import Server
 from raylog.wire.tls import TlsConfig
@@ -236,6 +238,27 @@ def test_a_server_that_stops_ends_unfinished_handshakes(run: Run, authority: Aut
 
 
 # ------------------------------------------------------------------ no descriptors left
+
+
+def test_stop_does_not_cut_a_client_off_whose_first_request_came_with_its_connection(run: Run) -> None:
+    async def work() -> None:
+        stopping: list[asyncio.Task[None]] = []
+
+        def answer_and_stop(request: Request) -> None:
+            request.reply(private.ClusterStatusReply({"filler": bytes(30_000_000)}))
+            stopping.append(asyncio.ensure_future(server.stop(grace_s=300)))
+
+        server = server_of({private.CLUSTER_STATUS: answer_and_stop}, secret=None)
+        endpoint = await server.start()
+        asked = b"".join(encode_request(private.ClusterStatusRequest(), 1, client_id_field("c")))
+        with socket.create_connection((endpoint.host, endpoint.port)) as sock:  # before the server can accept it
+            sock.sendall(asked)
+            reader, writer = await asyncio.open_connection(sock=sock.dup())
+            assert len(await read_frame(reader)) > 30_000_000
+            writer.close()
+        await stopping[0]
+
+    run(work())
 
 
 def test_a_port_without_descriptors_waits_and_goes_on(
