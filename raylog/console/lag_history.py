@@ -10,12 +10,16 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raylog.console.view import ClusterView
 from raylog.errors import RaylogError
 from raylog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from raylog.client.admin.admin import TopicDescription
 
 EVERY_S = 5.0
 POINTS_MAX = 720
@@ -47,14 +51,7 @@ def lags_of(
     """The partitions that each group has committed, or is assigned, with one question for all ends."""
     committed = {group: view.admin.list_group_offsets(group) for group in groups}
     keys = {group: sorted({*committed[group], *(assigned or {}).get(group, ())}) for group in groups}
-    topics = view.topics()
-    led = {
-        TopicPartition(topic.name, part.partition)
-        for topic in topics.values()
-        for part in topic.partitions
-        if part.leader >= 0
-    }
-    asked = sorted({key for each in keys.values() for key in each if key in led})
+    asked = _led(view, {key for each in keys.values() for key in each})
     ends = view.admin.list_offsets(dict.fromkeys(asked, "latest")) if asked else {}
     return {
         group: [
@@ -66,6 +63,27 @@ def lags_of(
             for key in keys[group]
         ]
         for group in groups
+    }
+
+
+def _led(view: ClusterView, keys: Set[TopicPartition]) -> list[TopicPartition]:
+    """Those of the partitions that have a leader. Groups may commit what is newer than the answer
+    that the view has kept: where one is missing there, the cluster is asked anew.
+    """
+    topics = view.topics()
+    found = keys & _with_leader(topics, keys)
+    if len(found) < len(keys):
+        found = keys & _with_leader(view.topics(instead_of=topics), keys)
+    return sorted(found)
+
+
+def _with_leader(topics: Mapping[str, TopicDescription], keys: Set[TopicPartition]) -> set[TopicPartition]:
+    """All partitions with a leader, of the topics that the keys name."""
+    return {
+        TopicPartition(name, part.partition)
+        for name in {key.topic for key in keys} & topics.keys()
+        for part in topics[name].partitions
+        if part.leader >= 0
     }
 
 

@@ -62,14 +62,16 @@ class ClusterView:
             **self._options, enable_auto_commit=False, default_api_timeout_ms=ANSWER_TIMEOUT_MS, **options
         )
 
-    def kept(self, question: str, ask: Callable[[], T], kept_s: float = KEPT_S) -> T:
+    def kept(self, question: str, ask: Callable[[], T], kept_s: float = KEPT_S, *, instead_of: T | None = None) -> T:
         """What ``ask`` returns, or has returned within the last ``kept_s`` seconds. Errors are not
-        kept.
+        kept. ``instead_of``: an answer of before that turned out to be too old; it is not returned
+        again.
         """
         with self._lock:
             answer = self._kept.setdefault(question, _Answer())
         with answer.lock:
-            if self._clock() - answer.asked_at_s >= kept_s:
+            is_too_old = instead_of is not None and answer.value is instead_of
+            if is_too_old or self._clock() - answer.asked_at_s >= kept_s:
                 answer.value = ask()
                 answer.asked_at_s = self._clock()
             value: T = answer.value
@@ -81,9 +83,9 @@ class ClusterView:
             return self.kept("status", lambda: status_from_outside(self.cluster))
         return self.kept("status", lambda: self.cluster.status(timeout_s=ANSWER_TIMEOUT_MS / 1000))
 
-    def topics(self) -> dict[str, TopicDescription]:
-        """All topics that may be seen, by name."""
-        return self.kept("topics", self.admin.describe_topics)
+    def topics(self, *, instead_of: dict[str, TopicDescription] | None = None) -> dict[str, TopicDescription]:
+        """All topics that may be seen, by name. ``instead_of``: as in ``kept``."""
+        return self.kept("topics", self.admin.describe_topics, instead_of=instead_of)
 
     def log_dirs(self) -> dict[int, dict[str, LogDir]]:
         """Disks by broker and path."""

@@ -35,6 +35,25 @@ def test_lag_is_log_end_minus_committed(inside: Any, readers: str) -> None:
     assert "readers" in inside.get("/topics/read-by-readers").text
 
 
+def test_lag_counts_topics_that_are_newer_than_the_kept_answer(kafka: Kafka) -> None:
+    from raylog.client.sync import AdminClient
+    from raylog.cluster import Cluster
+    from raylog.console.lag_history import lags_of
+    from raylog.console.view import ClusterView
+
+    view = ClusterView(Cluster(kafka.address), clock=lambda: 0.0)  # what is kept never gets too old
+    try:
+        assert "just-created" not in view.topics()
+        kafka.create_topic("just-created", 1)
+        kafka.write("just-created", b"0", b"1", b"2")
+        with AdminClient(kafka.address) as admin:
+            admin.alter_group_offsets("quick", {("just-created", 0): 1})
+        (lag,) = lags_of(view, ["quick"])["quick"]
+        assert (lag.committed, lag.end, lag.lag) == (1, 3, 2)
+    finally:
+        view.close()
+
+
 def test_lag_over_time_is_a_line(inside: Any, readers: str) -> None:
     sampler = inside.app.state.lags
     sampler.sample()
