@@ -1,6 +1,6 @@
 """Certificates of ports with TLS, reloaded when their files change.
 
-Every ``LOOK_S`` seconds a thread looks at the files of each port. When one of them is another file
+A thread looks at the files of each port again and again. When one of them is another file
 or has another time or length, the port reads all of them and goes by them for new connections; open
 ones stay. Files that do not fit together, such as a key whose certificate is not there yet, are
 reported in the log, and the port keeps what it has until they change again.
@@ -10,30 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
 
 from raylog.errors import ConfigError
 from raylog.types import Endpoint
+from raylog.wire.file_watch import FileWatch, Stamp, stamp_of
 from raylog.wire.ports import Port
 from raylog.wire.tls import TlsConfig
 
 logger = logging.getLogger("raylog.broker")
 
-LOOK_S: Final = 1.0
 
-Stamp = tuple[tuple[int, int, int] | None, ...]
-
-
-class CertificateWatch:
-    """Looks at the files of all its ports from ``start`` to ``stop``."""
+class CertificateWatch(FileWatch):
+    """Looks at the files of all its ports."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.watched: list[WatchedPort] = []
-        self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
+
+    @property
+    def has_files(self) -> bool:
+        return bool(self.watched)
 
     def port(
         self, listener: str, wanted: Endpoint, tls: TlsConfig, *, has_sasl: bool = False, must_match: bool = False
@@ -51,20 +48,7 @@ class CertificateWatch:
         self.watched.append(WatchedPort(port, tls, stamp))
         return port
 
-    def start(self) -> None:
-        """Begin to look."""
-        if self.watched:
-            self._task = asyncio.get_running_loop().create_task(self._watch())
-
-    async def stop(self) -> None:
-        """Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
     async def look(self) -> None:
-        """Now."""
         async with self._looking:
             for each in self.watched:
                 try:
@@ -75,11 +59,6 @@ class CertificateWatch:
     def tls_of(self, watched: WatchedPort) -> TlsConfig:
         """By what the port is to go now. Raises ConfigError."""
         return watched.tls
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self.look()
 
 
 class WatchedPort:
@@ -105,16 +84,3 @@ class WatchedPort:
         if why != self._reported:
             self._reported = why
             logger.error("listener %s keeps its certificates: %s", self.port.listener, why)
-
-
-def stamp_of(files: Sequence[Path]) -> Stamp:
-    """What tells whether a file is another one than before."""
-    found: list[tuple[int, int, int] | None] = []
-    for file in files:
-        try:
-            status = os.stat(file)
-        except OSError:
-            found.append(None)
-        else:
-            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-    return tuple(found)

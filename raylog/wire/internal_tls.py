@@ -29,8 +29,8 @@ from typing import Any, Final
 from raylog.errors import ConfigError
 from raylog.kafka.context import INTERNAL
 from raylog.security.protocols import SecurityProtocol
-from raylog.wire.certificates import Stamp, stamp_of
 from raylog.wire.client_security import ClientSecurity
+from raylog.wire.file_watch import Stamp, stamp_of
 from raylog.wire.tls import TlsConfig, TlsSettings, tidy
 
 logger = logging.getLogger("raylog.wire")
