@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.links import requests
 from raylog.client.links.address import ClusterAddress
-from raylog.errors import ClientTimeoutError, ConfigError, KafkaError, RaylogError, error_for
+from raylog.errors import ClientTimeoutError, ConfigError, KafkaError, RaylogError, error_for, kafka_error
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import PartitionState, StaticSource
 from raylog.records.aborted import AbortedTransactions
@@ -33,6 +33,9 @@ PREFERRED = 0
 RETRY_S = 0.005
 PARKED_MS = 50.0
 FETCH_BYTES_MAX = 1 << 24
+CLUSTERS_DEFAULT = -1  # num.partitions, default.replication.factor
+
+_TOPIC_EXISTS = kafka_error(ErrorCode.topic_already_exists)
 
 
 class InsideRequests:
@@ -81,6 +84,18 @@ class InsideRequests:
         )
         (result,) = (await self._ask_controller(body)).topics
         _raise(result.error_code, result.error_message)
+
+    async def have_topic(self, name: str, partitions: int, replicas: int) -> None:
+        """Create it, unless it is there. Raises ConfigError for one with other partitions."""
+        try:
+            await self.create_topic(name, partitions, replicas, {})
+        except _TOPIC_EXISTS:
+            found = len(self.topic(name).partitions)
+            if partitions not in (found, CLUSTERS_DEFAULT):
+                raise ConfigError(
+                    f"topics={{{name!r}: {partitions}}}: that topic of the folder has {found}: give that number, "
+                    "or another folder"
+                ) from None
 
     async def set_static_configs(self, configs: Mapping[str, str]) -> None:
         """Of all brokers, as a start says them."""

@@ -44,7 +44,7 @@ from raylog.server.replica_server import ReplicaServer
 from raylog.server.spec import ServerSpec
 from raylog.testing.full_disk import FillableDisk, FillableFiles
 from raylog.testing.in_process import InProcessCluster
-from raylog.testing.inside_requests import InsideRequests
+from raylog.testing.inside_requests import CLUSTERS_DEFAULT, InsideRequests
 from raylog.testing.kafka_security import KafkaSecurity, allowed
 from raylog.testing.memory_files import MemoryFiles
 from raylog.testing.request_faults import Lost, Order, RequestFaults
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 10.0
 CLUSTER_PATIENCE_S = 30.0  # with what takes milliseconds unless something is wrong, on a machine that may be busy
-CLUSTERS_DEFAULT = -1  # num.partitions, default.replication.factor
 GROUPS = GroupConfig(group_initial_rebalance_delay_ms=0)
 """A group's first member waits for nobody else: Kafka's three seconds would be most of a test."""
 
@@ -294,7 +293,7 @@ class Kafka:
         if self._security.protocol.has_sasl:
             self._add_users(self._security.passwords)
         for name, partitions in topics.items():
-            self._run(self._inside.create_topic(name, partitions, CLUSTERS_DEFAULT, {}))
+            self._run(self._inside.have_topic(name, partitions, CLUSTERS_DEFAULT))
         self._await_served(*topics)
 
     def stop(self) -> None:
@@ -479,8 +478,8 @@ class broker:  # a context manager, named as what it is used for
     """Run Kafka in this process, ready for clients: ``with broker(...) as kafka`` or ``async
     with``. All of it is gone at the end.
 
-    ``topics`` are created first: names, or names with numbers of partitions (else
-    ``num.partitions``). ``brokers`` is how many there are, each with a listener on a free port of
+    ``topics`` are created first, where the folder has none of that name: names, or names with
+    numbers of partitions (else ``num.partitions``). ``brokers`` is how many there are, each with a listener on a free port of
     127.0.0.1. ``folder`` keeps records and metadata, and a later ``broker`` finds them there.
     Without a folder everything is in memory, and no file is made. ``configs`` are Kafka's configs
     for all brokers, such as ``{"num.partitions": 4}``, or the path of a file of them, a

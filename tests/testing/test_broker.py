@@ -165,6 +165,19 @@ def test_a_folder_keeps_records_for_the_next(tmp_path: Path) -> None:
         assert values(kafka) == [b"a"]
 
 
+def test_a_folder_that_has_the_topics_already_is_taken_as_it_is(tmp_path: Path) -> None:
+    with raylog.testing.broker(topics={"t": 1}, folder=tmp_path / "kept") as kafka:
+        assert sent(kafka, b"a") == [None]
+    for topics in ({"t": 1, "new": 2}, ["t"]):
+        with raylog.testing.broker(topics=topics, folder=tmp_path / "kept") as kafka:
+            assert values(kafka) == [b"a"]
+    with (
+        pytest.raises(ConfigError, match=r"topics=\{'t': 3\}: that topic of the folder has 1"),
+        raylog.testing.broker(topics={"t": 3}, folder=tmp_path / "kept"),
+    ):
+        pass
+
+
 def test_configs_are_those_of_all_brokers(ask: Callable[[Any], Any]) -> None:
     with raylog.testing.broker(configs={"auto.create.topics.enable": False}) as kafka:
         client = Client(kafka._running, 0)
