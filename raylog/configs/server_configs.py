@@ -13,6 +13,7 @@ from raylog.log.record_validation import WALKED_BYTES_MAX
 
 HEARTBEAT_INTERVAL = "broker.heartbeat.interval.ms"
 SESSION_TIMEOUT = "broker.session.timeout.ms"
+SLOW_REQUESTS = "request.slow.log.ms"
 
 
 def _of_hosts(name: str, default: int, meaning: str, minimum: int = 1, maximum: int = INT_MAX) -> BrokerConfig:
@@ -61,6 +62,9 @@ HOSTS = (
                  "how often high watermarks are written to the disk and reported to the controller", 1, read_by=ReadBy.HOSTS),
     BrokerConfig("replica.lag.time.max.ms", ConfigValueType.LONG, "30000",
                  "how long a follower may lag before its leader takes it out of the in-sync replicas", 1, read_by=ReadBy.HOSTS),
+    BrokerConfig(SLOW_REQUESTS, ConfigValueType.LONG, "-1",
+                 "a request of a client that takes so long is logged with where its time went; 0: each; -1: none",
+                 -1, read_by=ReadBy.HOSTS),
     _of_hosts("socket.request.max.bytes", 104_857_600,
               "bytes of one request of a Kafka client; the connection of a larger one is closed", 1_024),
     _of_hosts("unknown.partition.wait.ms", 1_000, "how long any request waits for a partition that is not known here", 0),

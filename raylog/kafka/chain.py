@@ -31,6 +31,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from kio.schema.errors import ErrorCode
@@ -113,8 +114,11 @@ async def _in_turn(
             await asyncio.wait({before})
         if delay_s:
             await asyncio.sleep(delay_s)
+        began_ns = perf_counter_ns()
+        request.queue_ns, request.local_ns = began_ns - request.arrived_ns, None
         # Nothing is done for a client that has hung up.
         awaitable = _finish(request, end, handler) if request.is_open else None
+        request.local_ns = perf_counter_ns() - began_ns if awaitable is None else 0
     finally:
         turn.set_result(None)
         if request.connection.turn is turn:

@@ -68,6 +68,7 @@ class HostConfig:
     awaited_bytes_max: int = setting("awaited.bytes.max")
     awaited_requests_max: int = setting("awaited.requests.max")
     connections_max_idle_ms: int = setting("connections.max.idle.ms")
+    request_slow_log_ms: int = setting("request.slow.log.ms")
     socket_request_max_bytes: int = setting("socket.request.max.bytes")
     authorizer_class_name: str = setting("authorizer.class.name")
 

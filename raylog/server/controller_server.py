@@ -75,6 +75,7 @@ from raylog.server.controller_status import cluster_status, quorum_status
 from raylog.server.driver import Driver, LoopClock
 from raylog.server.lock_wait import once_unlocked
 from raylog.server.quorum_links import QuorumLinks
+from raylog.server.request_logs import slow_requests_of
 from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.server.token_expiry import remove_expired_tokens
 from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, node_id, slot_of
@@ -329,6 +330,7 @@ class ControllerServer:
             logger.warning("the metadata that this disk had lost is back: its controller takes part in elections again")
         if (len(self._controller.image.disks), self._controller.quorum.voters) != self._published_to:
             self._publish_address()
+        self._server.slow = slow_requests_of(self._controller.image.broker_configs, broker_of(self._spec.node_id))
 
     def send_frame(self, session_id: int, frame: FromController) -> None:
         session = self._sessions.get(session_id)

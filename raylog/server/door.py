@@ -43,6 +43,7 @@ from raylog.wire.moved_connections import Channel, ChannelListener, Ended, Grant
 from raylog.wire.request import Request
 from raylog.wire.server import Server
 from raylog.wire.server_connection import ServerConnection
+from raylog.wire.slow_requests import slow_requests
 
 logger = logging.getLogger("raylog.replica")
 
@@ -115,6 +116,7 @@ class Door:
             idle_timeout_ms=idle_limit(config.connections_max_idle_ms),
             request_bytes_max=config.socket_request_max_bytes,
         )
+        self.server.slow = slow_requests(config.request_slow_log_ms)
 
     def handlers(self) -> dict[int, Callable[[Request], None]]:
         """What the host's inside server answers for the door."""
@@ -285,7 +287,7 @@ class _DoorConnection(ServerConnection):
         if self._may_answer_at_once and (result := host.append_at_once(usual, records)) is not None:
             answer = usual.answer(_correlation(data, 4)[0], result)
             if answer is not None:
-                self._answered(usual, answer, began_ns)
+                self._answered(usual, data, answer, began_ns)
             else:
                 self._serve(data, usual, partial(host.answer_produce, usual=usual, result=result))
             return True
@@ -303,7 +305,7 @@ class _DoorConnection(ServerConnection):
         if self._may_answer_at_once and (result := host.read_at_once(usual, offset)) is not None:
             answer = usual.answer(_correlation(data, 4)[0], result)
             if answer is not None:
-                self._answered(usual, answer, began_ns)
+                self._answered(usual, data, answer, began_ns)
             else:
                 self._serve(data, usual, partial(host.answer_fetch, usual=usual, result=result))
             return True
@@ -329,12 +331,26 @@ class _DoorConnection(ServerConnection):
         """None for what the Broker has not allowed."""
         return usual if usual is None or self._grants is None or usual.grant in self._grants else None
 
-    def _answered(self, usual: UsualProduce | UsualFetch, answer: list[Buffer], began_ns: int) -> None:
+    def _answered(
+        self, usual: UsualProduce | UsualFetch, data: memoryview | bytes, answer: list[Buffer], began_ns: int
+    ) -> None:
         """Without a request that is kept until then."""
         self.requests += 1
         self.counted[usual.api_number] += 1
         self.write_frame(answer)
-        self.server.counts.at_once[usual.key].add(perf_counter_ns() - began_ns)
+        length_ns = perf_counter_ns() - began_ns
+        self.server.counts.at_once[usual.key].add(length_ns)
+        if (slow := self.server.slow) is not None:
+            context, api = self._context_of(usual.client_id), (usual.key, usual.version)
+            slow.ended_at_once(
+                self,
+                context,
+                api,
+                _correlation(data, 4)[0],
+                length_ns=length_ns,
+                request_bytes=len(data),
+                answer=answer,
+            )
 
     def _serve(
         self, data: memoryview | bytes, usual: UsualProduce | UsualFetch, handler: Callable[[Request], None]

@@ -53,7 +53,7 @@ class TextLines(logging.Formatter):
 
 class JsonLines(logging.Formatter):
     """Keys: ``time_ms`` since 1970, ``level``, ``logger``, ``node_id``, ``message``; where there is
-    one, ``exception``.
+    one, ``exception``; and those of the record's ``facts``, which the message says in text.
     """
 
     def __init__(self, node_id: int) -> None:
@@ -61,7 +61,8 @@ class JsonLines(logging.Formatter):
         self._node_id = node_id
 
     def format(self, record: logging.LogRecord) -> str:
-        document = {
+        document: dict[str, object] = {
+            **getattr(record, "facts", {}),
             "time_ms": int(record.created * 1_000),
             "level": record.levelname,
             "logger": record.name,

@@ -582,6 +582,7 @@ class ReplicaServer:
     def _configured(self, given: ConfigsGiven) -> None:
         self._driver.handle(given)
         self.door.configured(self._host.context.config)
+        self._server.slow = self.door.server.slow
         self._quotas.follow(given.configs)
 
     def _assigned(self, assignments: Iterable[Assignment]) -> None:

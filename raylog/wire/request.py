@@ -39,6 +39,7 @@ class Request:
         "_amend",
         "_body",
         "api_key",
+        "arrived_ns",
         "began_ns",
         "connection",
         "context",
@@ -46,8 +47,11 @@ class Request:
         "encoded",
         "frame",
         "held_bytes",
+        "local_ns",
         "position",
+        "queue_ns",
         "state",
+        "throttle_ms",
         "version",
     )
 
@@ -69,6 +73,10 @@ class Request:
         self._body = body
         self._amend: Callable[[Entity], Entity] | None = None
         self.held_bytes = size
+        self.arrived_ns = 0  # when its stages and its handler began
+        self.queue_ns = 0  # that it waited before its handler
+        self.local_ns: int | None = None  # until its handler returned without an answer
+        self.throttle_ms = 0  # that its client is told to wait
         self.began_ns = 0  # once its handler has returned without an answer, if its time counts
         self.state: str = OPEN
         self.encoded: list[Buffer] | None = None  # encoded, waiting for its turn (ordered connections)
@@ -118,8 +126,11 @@ class Request:
         assert self.state is OPEN, f"request {self.header} was answered twice"
         if self._amend is not None:
             entity = self._amend(entity)
+        delay = getattr(entity, "throttle_time", None)
+        if delay:
+            self.throttle_ms = round(delay.total_seconds() * 1_000)
         self.connection.send_reply(self, encode_response(entity, self.correlation_id))
-        if delay := getattr(entity, "throttle_time", None):
+        if delay:
             self._throttled(delay.total_seconds())
 
     def _throttled(self, seconds: float) -> None:

@@ -43,6 +43,7 @@ from raylog.wire.ports import Port
 from raylog.wire.request import Handler, Request
 from raylog.wire.server_connection import ServerConnection
 from raylog.wire.server_counts import ServerCounts
+from raylog.wire.slow_requests import SlowRequests
 
 logger = logging.getLogger("raylog.wire")
 
@@ -120,6 +121,7 @@ class Server:
         self.in_flight_bytes = 0
         self.refused_connections = 0
         self.counts = ServerCounts()
+        self.slow: SlowRequests | None = None  # whether there is to be a line for what takes long
         self.is_over = False
         self.endpoint: Endpoint | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -218,7 +218,7 @@ class ServerConnection(FramedProtocol):
         self.server.in_flight_bytes += size
         if self._order is not None:
             self._order.append(request)
-        began_ns = perf_counter_ns()
+        began_ns = request.arrived_ns = perf_counter_ns()
         try:
             stages = self.server.stages
             awaitable = chain.carry_out(stages, request, handler) if stages else handler(request)
@@ -227,7 +227,7 @@ class ServerConnection(FramedProtocol):
                 raise  # it was the handler that found out what the request is like
             self.handler_failed(request, error)
             return
-        if self.peer.node_id < 0:
+        if self.peer.node_id < 0 or self.server.slow is not None:
             self._note_time(request, began_ns, is_handled=awaitable is None)
         if awaitable is not None:
             self.server.spawn(self._answer(request, awaitable))
@@ -235,8 +235,14 @@ class ServerConnection(FramedProtocol):
             self._wait()
 
     def _note_time(self, request: Request, began_ns: int, *, is_handled: bool) -> None:
-        """The handler of a client's request has returned. Its work is done if it is no coroutine."""
+        """The handler of a request has returned. Its work is done if it is no coroutine. Only clients'
+        requests are counted.
+        """
         counts, length_ns = self.server.counts, perf_counter_ns() - began_ns
+        if request.state is OPEN:
+            request.local_ns = length_ns if is_handled else 0
+        if self.peer.node_id >= 0:
+            return
         if request.state is OPEN:
             request.began_ns = began_ns
             if is_handled:
@@ -316,6 +322,8 @@ class ServerConnection(FramedProtocol):
         request.state = REPLIED
         if request.began_ns:
             self.server.counts.until_answered[request.api_key].add(perf_counter_ns() - request.began_ns)
+        if self.server.slow is not None:
+            self.server.slow.ended(request, frame)
         instead = self.replaced_replies.pop(request, None) if self.replaced_replies else None
         if instead is not None:
             frame = ()
@@ -520,6 +528,8 @@ class ServerConnection(FramedProtocol):
         if self._order is not None:
             self._order.clear()
         for request in self._open_requests:
+            if server.slow is not None:
+                server.slow.ended(request, None)
             request.state = GONE
             request.held_bytes = 0
         self._open_requests.clear()
