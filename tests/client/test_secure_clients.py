@@ -302,3 +302,21 @@ def test_a_deleted_user_is_let_in_no_more(site: Site) -> None:
             admin.delete_user("carol")
             with pytest.raises(SaslAuthenticationFailedError):
                 eventually(lambda: outside.list_topics() is None, "an end")
+
+
+def test_open_clients_are_told_that_their_user_is_gone(site: Site) -> None:
+    topic = site.new_topic("gone")
+    with AdminClient(site.running.address) as admin:
+        admin.set_user("dora", "hers")
+        eventually(lambda: all(_knows(each, "dora") for each in routers(site.running)), "known")
+        found = raylog.connect(**site.at("SASL_SSL", sasl_username="dora", sasl_password="hers"))
+        with found.producer() as producer, found.consumer() as consumer:
+            consumer.assign([TopicPartition(topic, 0)])
+            consumer.seek_to_beginning()
+            producer.send(topic, b"x", partition=0).result(TIMEOUT_S)
+            eventually(lambda: consumer.consume(1, timeout=0.2), "a record")
+            admin.delete_user("dora")
+            with pytest.raises(SaslAuthenticationFailedError, match="check the user's name and password"):
+                eventually(lambda: producer.send(topic, b"y", partition=0).result(TIMEOUT_S) is None, "an end")
+            with pytest.raises(SaslAuthenticationFailedError, match="check the user's name and password"):
+                eventually(lambda: consumer.consume(1, timeout=0.2) is None, "an end")

@@ -39,8 +39,9 @@ from kio.schema.errors import ErrorCode
 from raylog.client.links import leader_changes, requests
 from raylog.client.links.connections import Connections, ControllerConnection
 from raylog.client.links.link_config import LinkConfig
-from raylog.errors import RaylogError, error_for, kafka_error
+from raylog.errors import RaylogError, SslAuthenticationError, error_for, kafka_error
 from raylog.types import BROKER_SLOT, NO_LEADER, Endpoint, TopicPartition, node_id
+from raylog.wire.client_security import SaslAuthenticationFailedError
 from raylog.wire.handshake import Peer
 from raylog.wire.private import AwaitLeaderRequest
 
@@ -415,6 +416,8 @@ class Metadata:
         except kafka_error(ErrorCode.unknown_topic_or_partition) as error:
             refusal = error
             self._topics.pop(key.topic, None)
+        except (SaslAuthenticationFailedError, SslAuthenticationError) as error:
+            refusal = error  # trying again cannot mend it
         except RaylogError:
             pass  # the controller is away: the caller tries again
         finally:

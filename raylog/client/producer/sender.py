@@ -518,7 +518,7 @@ class Sender:
         self._metadata.search_leader(key, failed, peer=peer, on_end=on_end)
 
     def _refuse_pending(self, queue: PartitionQueue, refusal: RaylogError) -> None:
-        """The topic or partition is gone: what waits for it fails now."""
+        """The topic or partition is gone, or this client is let in no more: what waits fails now."""
         with self._accumulator.lock:
             pending = list(queue.pending)
         for batch in reversed(pending):
