@@ -76,14 +76,28 @@ class LaneProcess:
     def seconds(self) -> float:
         return time.monotonic() - self._started
 
-    def wait(self, limit_s: float, stop: threading.Event) -> Outcome:
-        """Wait until pytest ends. After ``limit_s``, or once ``stop`` is set, interrupt it, so that it reports, and kill its group."""
+    @property
+    def quiet_s(self) -> float:
+        """How long no test has begun or ended."""
+        try:
+            return max(0.0, time.time() - self._progress.stat().st_mtime)
+        except OSError:  # it collects, or writes its report
+            return self.seconds
+
+    def is_hung(self, limit_s: float, patience_s: float) -> bool:
+        """Whether its time is over: ``limit_s``, or twice that for one whose tests have gone on within the last ``patience_s``."""
+        if self.seconds <= limit_s:
+            return False
+        return self.quiet_s >= patience_s or self.seconds > 2 * limit_s
+
+    def wait(self, limit_s: float, stop: threading.Event, *, patience_s: float = 0.0) -> Outcome:
+        """Wait until pytest ends. Once it is hung, or ``stop`` is set, interrupt it, so that it reports, and kill its group."""
         failure = None
         while self._process.poll() is None:
             if stop.is_set():
                 failure = f"── lane {self.lane}: interrupted{self.in_the_middle}"
-            elif self.seconds > limit_s:
-                failure = f"── lane {self.lane}: FAILED, hung: not done after {limit_s:.0f} s{self.in_the_middle}"
+            elif self.is_hung(limit_s, patience_s):
+                failure = f"── lane {self.lane}: FAILED, hung: not done after {self.seconds:.0f} s{self.in_the_middle}"
                 self._signal(signal.SIGUSR1, wait_s=STACKS_S)
             if failure is not None:
                 self._signal(signal.SIGINT, wait_s=REPORT_S)

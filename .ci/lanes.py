@@ -2,8 +2,9 @@
 
 A lane is a pytest mark (fast: no mark). Its budget is a target, in minutes on two quiet cores: a lane that takes longer
 says so and passes. A lane that takes three times its budget hangs: its process prints every thread's stack, reports what
-has failed so far, and ends. Lanes that run side by side share the machine, so each has twice as long. On a machine whose Python is
-slower than the one that the budgets are for, which a short loop shows, that end comes later in proportion.
+has failed so far, and ends. Lanes that run side by side share the machine, so each has twice as long, and twice that while
+its tests go on: what the other lanes leave of the machine is no fault of a lane. On a machine whose Python is slower than the one
+that the budgets are for, which a short loop shows, that end comes later in proportion.
 
 One lane prints its output as it comes. With several, the tracks below run side by side; each lane writes to
 ``build/lanes/LANE.log``, and a lane that failed prints that file. A machine with one core, or with less memory than two
@@ -37,6 +38,8 @@ HANG_FACTOR = 3
 LOOP_S = 0.014
 """What ``loop_s`` takes on the machine that the budgets are for."""
 SLOWNESS_MAX = 4.0
+PATIENCE_S = 300.0
+"""A lane beside others whose tests go on has one that began or ended within that time."""
 TRACKS = (("ray", "chaos", "conformance"), ("fast", "core", "spark", "sim"))
 """Lanes that run side by side: the first track starts Ray clusters and waits a lot, the second one computes."""
 NICENESS = {"fast": 5, "core": 5, "spark": 5, "sim": 10}
@@ -133,7 +136,8 @@ class Run:
             niceness=NICENESS.get(lane, 0) if self.beside else 0,
         )
         self.running[lane] = process
-        outcome = process.wait(hang_s(budget_s, beside=self.beside, loop_s=self.loop_s), self.stop)
+        limit_s = hang_s(budget_s, beside=self.beside, loop_s=self.loop_s)
+        outcome = process.wait(limit_s, self.stop, patience_s=PATIENCE_S if self.beside else 0.0)
         del self.running[lane]
         spent_s = process.seconds
         state = "FAILED" if outcome.failed else "ok"

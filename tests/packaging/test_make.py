@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import subprocess
 import threading
+import time
 import types
 from pathlib import Path
 
 import pytest
+from raw_requests import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -220,7 +223,7 @@ DIES = "os.kill(os.getpid(), signal.SIGKILL)"
 @pytest.mark.parametrize(
     ("goes_on", "words"),
     [
-        (HANGS, "hung: not done after 90 s, in the middle of tests/test_of_a_lane.py::test_goes_on"),
+        (HANGS, "hung: not done after 91 s, in the middle of tests/test_of_a_lane.py::test_goes_on"),
         (DIES, "exit code -9, in the middle of tests/test_of_a_lane.py::test_goes_on"),
     ],
 )
@@ -290,6 +293,35 @@ def test_lanes_of_two_tracks_run_side_by_side(
     assert "── lane core: ok in" in said and "── lane ray: FAILED in" in said
     assert said.endswith("lanes that failed: ray\n1 passed, 1 failed, 0 skipped\n")
     assert (tree / "logs" / "core.log").exists()
+
+
+def test_a_lane_beside_others_is_hung_once_its_tests_stand_still_or_twice_its_time_is_over(
+    lane_process: types.ModuleType, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "tests" / "test_of_a_lane.py").write_text("def test_holds(): ...")
+    process = lane_process.LaneProcess("fast", "not slow", ignored=[], log=tree / "log")
+    now = {"seconds": 91.0, "quiet_s": 10.0}
+    for name in now:
+        monkeypatch.setattr(lane_process.LaneProcess, name, property(lambda self, name=name: now[name]))
+    assert process.is_hung(90.0, patience_s=0.0) and not process.is_hung(90.0, patience_s=300.0)
+    assert process.is_hung(90.0, patience_s=10.0) and not process.is_hung(91.0, patience_s=0.0)
+    now["seconds"] = 181.0
+    assert process.is_hung(90.0, patience_s=300.0)
+    monkeypatch.undo()
+    assert process.wait(600.0, threading.Event()).failed == 0
+
+
+def test_a_lane_is_quiet_since_its_last_test_began(
+    lane_process: types.ModuleType, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "tests" / "test_of_a_lane.py").write_text(TESTS.format(goes_on=HANGS))
+    process = lane_process.LaneProcess("fast", "not slow", ignored=[], log=tree / "log")
+    monkeypatch.setattr(lane_process.LaneProcess, "seconds", property(lambda self: 91.0))
+    eventually((tree / "hangs").exists, "the test that hangs")
+    os.utime(process._progress, (time.time() - 40, time.time() - 40))
+    assert 40 <= process.quiet_s < 91
+    outcome = process.wait(90.0, threading.Event(), patience_s=30.0)
+    assert outcome.failed >= 1 and "hung: not done after 91 s" in outcome.failures[-1]
 
 
 def test_a_slow_machine_has_longer_until_a_lane_counts_as_hung(lanes: types.ModuleType) -> None:
