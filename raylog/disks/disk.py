@@ -6,7 +6,8 @@ and refuses every folder that is not ours to use. It knows nothing of Ray, topic
 
 Files of a formatted disk, besides the replicas' folders::
 
-    meta.properties    0644   identity, as Java properties; the last file that formatting writes: with it the disk exists
+    meta.properties    0644   identity, as Java properties; the last file that formatting writes: with it the disk exists;
+                              0600 with configs, some of which are secret
     cluster.secret     0600   the secret that servers and clients prove to know (SCRAM); never sent, never printed
     listeners.json     0600   the listeners with their settings, passwords and keys among them; absent without any
     internal.json      0600   the settings of TLS on the links between the cluster's processes; absent: plain ones
@@ -28,7 +29,7 @@ interrupted formatting leaves behind. A Ray node advertises its disks by directo
 starts, so a blank one is given its id before it is formatted::
 
     reserved.properties  0644   version=1, directory.id, and where known rack, cluster.id, broker.id, listeners and
-                         configs; formatting deletes it
+                         configs; 0600 with configs; formatting deletes it
 
 Anything else without ``meta.properties`` is somebody's data and is refused. All trouble is a
 DiskError that names folder and remedy. A folder in memory (``raylog.log.mounts``) is a disk like
@@ -52,7 +53,7 @@ from typing import TypeVar
 
 from raylog.disks.link_file import LINKS_FILE, Links, read_links, write_links
 from raylog.disks.listener_file import LISTENERS_FILE, listener_lines, read_listeners, write_listeners
-from raylog.disks.small_files import make_folder, read_text, replace_file
+from raylog.disks.small_files import make_folder, mode_of, read_text, replace_file
 from raylog.errors import ConfigError, DiskError, DiskLockedError
 from raylog.log.mounts import mounted_at
 from raylog.types import Endpoint
@@ -224,7 +225,7 @@ def format_disk(
     def write() -> None:
         make_folder(path)
         replace_file(path / SECRET_FILE, secret + "\n", mode=0o600)
-        replace_file(path / META_FILE, _properties_of(disk), mode=0o644)
+        replace_file(path / META_FILE, _properties_of(disk), mode=mode_of(disk.configs))
         if mounted_at(path) is None:
             (path / RESERVATION_FILE).unlink(missing_ok=True)
 
@@ -269,7 +270,7 @@ def write_reservation(path: Path, reserved: Reservation) -> None:
     text = "\n".join([*lines, *listener_lines(reserved.listeners), *_config_lines(reserved.configs)]) + "\n"
 
     def write() -> None:
-        replace_file(path / RESERVATION_FILE, text, mode=0o644)
+        replace_file(path / RESERVATION_FILE, text, mode=mode_of(reserved.configs))
 
     _reporting(path, lambda: write_listeners(path, reserved.listeners, write))
 
@@ -437,7 +438,7 @@ def _change(path: Path, cluster_id: str, change: Callable[[Disk], Disk]) -> Disk
         before = open_disk(path, cluster_id=cluster_id)
         after = change(before)
         if after != before:
-            replace_file(path / META_FILE, _properties_of(after), mode=0o644)
+            replace_file(path / META_FILE, _properties_of(after), mode=mode_of(after.configs))
         return after
 
     def work() -> Disk:

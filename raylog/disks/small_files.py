@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from raylog.log.mounts import mounted_at
@@ -44,6 +45,11 @@ def replace_file(path: Path, text: str, *, mode: int) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def mode_of(configs: Collection[object]) -> int:
+    """The mode of a file that anybody may read, unless it has configs, some of which are secret."""
+    return 0o600 if configs else 0o644
 
 
 def remove_file(path: Path) -> None:

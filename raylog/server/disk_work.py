@@ -8,7 +8,9 @@ counts (``FOUNDING_FOLDER``). Only then disks are formatted, and the voters' met
 place. So once one disk is formatted, all others know what they are to become and need no controller
 to be formatted; and a founding that formatted none is begun again, with another cluster id.
 
-Every function is idempotent, and raises DiskError for a folder that cannot be used.
+Every function is idempotent, and raises DiskError for a folder that cannot be used. What it returns
+travels to the provisioner, so it lacks what only the node itself needs: the settings of listeners and
+of links, which hold passwords and private keys.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ def _look(path: Path, directory_id: uuid.UUID) -> FolderFound:
         reserved = read_reservation(path)
         if reserved is None or reserved.directory_id != directory_id:
             raise _other(path)
-        return FolderFound(None, reserved, has_tls=bool(links_of(path)))
+        return FolderFound(None, replace(reserved, listeners=None), has_tls=bool(links_of(path)))
     if disk.directory_id != directory_id:
         raise _other(path)
     return _formatted(disk)
@@ -104,7 +106,7 @@ def promise(path: Path, reserved: Reservation, voters: Sequence[uuid.UUID]) -> R
     if known is not None:
         reserved = replace(reserved, listeners=known.listeners, configs=known.configs)
     write_reservation(path, reserved)
-    return reserved
+    return replace(reserved, listeners=None)
 
 
 def format_folder(path: Path, reserved: Reservation, *, secret: str, controllers: Sequence[Endpoint]) -> FolderFound:
@@ -131,7 +133,12 @@ def format_folder(path: Path, reserved: Reservation, *, secret: str, controllers
 
 def tell_controllers(path: Path, cluster_id: str, controllers: Sequence[Endpoint]) -> Disk:
     """Write down where the controllers are."""
-    return with_controllers(open_disk(path, cluster_id=cluster_id), controllers)
+    return _without_settings(with_controllers(open_disk(path, cluster_id=cluster_id), controllers))
+
+
+def _without_settings(disk: Disk) -> Disk:
+    """As other nodes may know it."""
+    return replace(disk, listeners=None, links=())
 
 
 def _formatted(disk: Disk) -> FolderFound:
@@ -143,7 +150,7 @@ def _formatted(disk: Disk) -> FolderFound:
     proof = disk.link_secret
     has_tls = isinstance(proof, SecretInsideTls)
     return FolderFound(
-        disk,
+        _without_settings(disk),
         has_metadata=any(place.glob(f"*{SNAPSHOT_SUFFIX}")),
         proof=proof.without_files() if isinstance(proof, SecretInsideTls) else proof,
         has_tls=has_tls,

@@ -80,7 +80,7 @@ def test_a_node_notes_its_own_files_in_blank_folders_and_in_disks(configs: dict[
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("*/internal.json")} == {0o600}
     promised = promise(blank, Reservation(reserve_disk(blank).directory_id, None, "c", 1), [])
     found = format_folder(blank, promised, secret="s", controllers=[])
-    assert found.has_tls and found.disk is not None and found.disk.links == stores
+    assert found.has_tls and found.disk is not None and open_disk(blank).links == stores
     assert isinstance(found.proof, SecretInsideTls) and found.proof.configs == ()
     assert CliRunner().invoke(app, ["node", "resources", str(blank), str(disk)]).exit_code == 0
     assert open_disk(blank).links == open_disk(disk).links == stores, "who says nothing leaves them"
