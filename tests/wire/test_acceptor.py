@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import select
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -261,6 +262,19 @@ def test_stop_does_not_cut_a_client_off_whose_first_request_came_with_its_connec
     run(work())
 
 
+class NoDescriptors:
+    """While it lasts, this process can open nothing more."""
+
+    def __enter__(self) -> None:
+        self._soft, self._hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._free = os.dup(0)  # everything below it is taken
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._free + 1, self._hard))
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._soft, self._hard))
+        os.close(self._free)
+
+
 def test_a_port_without_descriptors_waits_and_goes_on(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,22 +283,68 @@ def test_a_port_without_descriptors_waits_and_goes_on(
     async def work() -> None:
         server = server_of({0: lambda request: request.reply(EMPTY_REPLY)}, secret=None)
         endpoint = await server.start()
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         sock = socket.socket()
         sock.setblocking(False)
-        free = os.dup(0)  # everything below it is taken
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+        with NoDescriptors():
             await asyncio.get_running_loop().sock_connect(sock, (endpoint.host, endpoint.port))
             await until(lambda: caplog.text.count("accepts nobody for 0.02 s: Too many open files") >= 2)
             assert not server.connections
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            os.close(free)
         ends = await asyncio.open_connection(sock=sock)
         assert await is_served(ends)
         await gone(ends)
         await server.stop()
+
+    run(work())
+
+
+def test_a_port_that_waits_for_descriptors_does_not_try_meanwhile(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("raylog.wire.ports.PAUSE_S", 1_000)
+
+    async def work() -> None:
+        server = server_of({}, secret=None)
+        endpoint = await server.start()
+        (port,) = server.ports
+        sock = socket.socket()
+        sock.setblocking(False)
+        with NoDescriptors():
+            await asyncio.get_running_loop().sock_connect(sock, (endpoint.host, endpoint.port))
+            await until(lambda: "accepts nobody" in caplog.text)
+            for _ in range(100):  # turns of the loop, in each of which the socket can be read
+                await asyncio.sleep(0)
+        await until(lambda: not port._bound or bool(select.select([port._bound], [], [], 0)[0]))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert caplog.text.count("accepts nobody") == 1, "one line for the whole pause"
+        assert not server.connections and not server.acceptor.at_the_door
+        await server.stop()
+        sock.close()
+
+    run(work())
+
+
+def test_a_server_that_stops_ends_the_pause_of_its_port(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("raylog.wire.ports.PAUSE_S", 0.02)
+
+    async def work() -> None:
+        loop, failures = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        server = server_of({}, secret=None)
+        endpoint = await server.start()
+        sock = socket.socket()
+        sock.setblocking(False)
+        with NoDescriptors():
+            await loop.sock_connect(sock, (endpoint.host, endpoint.port))
+            await until(lambda: "accepts nobody" in caplog.text)
+            await server.stop()
+        over = loop.create_future()
+        loop.call_later(0.04, over.set_result, None)  # a later turn than the end of the pause
+        await over
+        assert not failures, "nobody listens any more"
+        sock.close()
 
     run(work())
 
