@@ -22,6 +22,7 @@ from raylog.cli import (
     acls,
     actors,
     brokers,
+    certificates,
     client_metrics,
     cluster,
     configs,
@@ -131,6 +132,7 @@ app.add_typer(perf.app, name="perf")
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(client_metrics.app, name="client-metrics")
 app.add_typer(node.app, name="node")
+app.command("certificates")(certificates.certificates)
 app.add_typer(quorum.app, name="quorum")
 app.command("logs")(reaching(logs.logs))
 app.command("top")(reaching(top.top))
