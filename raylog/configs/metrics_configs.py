@@ -13,6 +13,8 @@ from raylog.types import Endpoint
 METRICS_LISTENER: Final = "metrics.listener"
 METRICS_SERIES: Final = "metrics.series.max"
 SERIES_MAX: Final = 1_000
+METRICS_RAY_INTERVAL: Final = "metrics.ray.interval.ms"
+RAY_INTERVAL_MS: Final = 8_000
 TELEMETRY_BYTES: Final = "telemetry.max.bytes"
 TELEMETRY_BYTES_MAX: Final = 1 << 20
 INSECURE: Final = "insecure://"
@@ -23,6 +25,9 @@ METRICS_CONFIGS = (
                  "read, so an address that other machines reach needs `insecure://` in front", read_by=ReadBy.LISTENER),
     BrokerConfig(METRICS_SERIES, ConfigValueType.INT, str(SERIES_MAX),
                  "series of one metric that a broker shows", 1, INT_MAX, read_by=ReadBy.LISTENER),
+    BrokerConfig(METRICS_RAY_INTERVAL, ConfigValueType.INT, str(RAY_INTERVAL_MS),
+                 "how often a broker gives its metrics to its Ray, which shows them beside its own; 0: never", 0, INT_MAX,
+                 read_by=ReadBy.LISTENER),
     BrokerConfig(TELEMETRY_BYTES, ConfigValueType.INT, str(TELEMETRY_BYTES_MAX),
                  "the most bytes, compressed, of metrics that a client pushes at once", 1, INT_MAX, read_by=ReadBy.LISTENER),
 )  # fmt: skip

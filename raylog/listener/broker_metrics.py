@@ -5,7 +5,9 @@ if that is its node's, and joins the answers with its own (``raylog.metrics.join
 ends of partitions that other brokers lead: the Broker asks their leaders by ListOffsets. A process
 that does not answer within ``TIMEOUT_MS`` is counted as silent.
 
-``follow`` opens, moves and closes the endpoint as ``metrics.listener`` says.
+``follow`` opens, moves and closes the endpoint as ``metrics.listener`` says, and has the pushes
+(``metrics_pushes``) go by their configs. All who read share one collection, because a second one
+under way would be joined out of order.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from raylog.client.links.requests import list_offsets
@@ -21,6 +23,7 @@ from raylog.configs import broker_configs
 from raylog.configs.metrics_configs import METRICS_LISTENER, METRICS_SERIES, SERIES_MAX, metrics_endpoint
 from raylog.errors import ConfigError
 from raylog.listener.controller_link import ControllerLink
+from raylog.listener.metrics_pushes import MetricsPush, PushTarget
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.routes import Routes
 from raylog.metadata.image import MetadataImage
@@ -44,6 +47,7 @@ NO_EPOCH: Final = -1
 class BrokerMetrics:
     """``registry`` is the Broker's own process's; ``controller`` returns the active controller's
     broker and address. ``of_clients`` adds what clients have pushed, so many series of a metric.
+    ``pushes``: where the metrics go without being asked for.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class BrokerMetrics:
         image: Callable[[], MetadataImage],
         controller: Callable[[], tuple[int, Endpoint] | None],
         of_clients: Callable[[Samples, int], None] | None = None,
+        pushes: Sequence[PushTarget] = (),
     ) -> None:
         self._own: Process = (caller.node_id, caller.incarnation)
         self._registry = registry
@@ -72,6 +77,8 @@ class BrokerMetrics:
         self._wanted = ""  # the config that was followed last
         self._endpoint: MetricsEndpoint | None = None
         self._following: asyncio.Task[None] | None = None
+        self._collecting: asyncio.Task[Samples] | None = None
+        self._pushes = [MetricsPush(target, self.collect) for target in pushes]
         self._is_over = False
 
     @property
@@ -81,8 +88,10 @@ class BrokerMetrics:
 
     def follow(self) -> None:
         """Go by what the configs say now."""
-        if self._endpoint is not None:  # else nobody was asked
+        if self._collecting is not None and not self._collecting.done():  # else nobody is asked
             self._owners.keep(set(self._processes_of_cluster()))
+        for push in self._pushes:
+            push.follow(self._routes.image.broker_configs, self._routes.broker_id)
         found = broker_configs.found(self._routes.image.broker_configs, self._routes.broker_id, METRICS_LISTENER)
         wanted = found[0] if found is not None else ""
         if wanted != self._wanted and not self._is_over:
@@ -96,7 +105,8 @@ class BrokerMetrics:
         former, self._endpoint = self._endpoint, None
         if former is not None:
             await former.stop()
-            self._owners.close()
+            if not any(push.is_on for push in self._pushes):
+                self._owners.close()
         try:
             at = metrics_endpoint(wanted)
             if at is None:
@@ -111,18 +121,28 @@ class BrokerMetrics:
 
     async def stop(self) -> None:
         self._is_over = True
+        await asyncio.gather(*(push.stop() for push in self._pushes))
         if self._following is not None:
             await asyncio.wait({self._following})
         if self._endpoint is not None:
             await self._endpoint.stop()
             self._endpoint = None
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.wait({self._collecting})
         self._owners.close()
         self._link.close()
 
     # ------------------------------------------------------------------ collecting
 
     async def collect(self) -> Samples:
-        """What the broker's processes count now. One collection at a time."""
+        """What the broker's processes count now. Nobody changes the samples, which others get, too."""
+        if self._collecting is None or self._collecting.done():
+            self._collecting = asyncio.get_running_loop().create_task(self._collect())
+        return await asyncio.shield(self._collecting)
+
+    async def _collect(self) -> Samples:
+        self._owners.keep(set(self._processes_of_cluster()))
         owners, order = self._routes.replica_processes(), CollectMetrics(self._series_max)
         asked = [self._ask(owner, order) for owner in owners]
         *replies, controller = await asyncio.gather(*asked, self._ask_controller(order))

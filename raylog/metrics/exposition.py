@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from raylog.metrics.metric import SUM, Metric, MetricType
-from raylog.metrics.registry import BOUND_TEXTS, Labels, Samples
+from raylog.metrics.distributions import distributions
+from raylog.metrics.metric import BOUND, Metric, MetricType
+from raylog.metrics.registry import Labels, Samples
 from raylog.metrics.table import METRICS
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -69,14 +70,12 @@ def exposition(samples: Samples, format: str = PROMETHEUS) -> str:
 
 def _histograms(metric: Metric, series: Mapping[Labels, float]) -> Iterator[str]:
     """Of each the counts up to every bound, with those below, and the sum."""
-    for labels in sorted({each[:-1] for each in series}):
-        named = tuple(zip(metric.labels, labels, strict=True))
-        count = 0.0
-        for bound in BOUND_TEXTS:
-            count += series.get((*labels, bound), 0)
-            yield _line(f"{metric.name}_bucket", zip(metric.keys, (*labels, bound), strict=True), count)
-        yield _line(f"{metric.name}_sum", named, series.get((*labels, SUM), 0))
-        yield _line(f"{metric.name}_count", named, count)
+    for each in distributions(series):
+        named = tuple(zip(metric.labels, each.labels, strict=True))
+        for bound, count in each.cumulative():
+            yield _line(f"{metric.name}_bucket", (*named, (BOUND, bound)), count)
+        yield _line(f"{metric.name}_sum", named, each.sum_ms)
+        yield _line(f"{metric.name}_count", named, each.count)
 
 
 def _line(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:

@@ -30,6 +30,7 @@ from raylog.disks.disk import DiskLock, boot_id, lock_disk
 from raylog.kafka.chain import Stage
 from raylog.listener.broker_metrics import BrokerMetrics
 from raylog.listener.certificates import ListenerCertificates
+from raylog.listener.metrics_pushes import PushTarget
 from raylog.listener.plain_user_files import PlainUserFiles
 from raylog.listener.router import Router
 from raylog.metadata.image import MetadataImage
@@ -68,12 +69,14 @@ class BrokerServer:
         limits: Limits | None = None,
         stages: Sequence[Stage] = (),
         ray_token: str | None = None,
+        metrics_pushes: Sequence[PushTarget] = (),
     ) -> None:
         """``node_is_leaving`` says whether this process's node is about to go; it may block, and is
         called in a thread.
 
         ``listeners``: instead of those that the disk names. ``limits``: of the outside listeners.
         ``stages`` run before every handler of any listener. ``ray_token``: the Ray's own; None: none.
+        ``metrics_pushes``: who is given the broker's metrics without asking for them.
 
         Raises ConfigError if the certificates of a listener can't be used, and MissingExtraError.
         """
@@ -113,9 +116,9 @@ class BrokerServer:
         self._ports = [self._port(each, ray_token) for each in self._listeners.each]
         if self._ports:
             self.router = self._router(limits, stages)
-        self.metrics = self._broker_metrics()
+        self.metrics = self._broker_metrics(metrics_pushes)
 
-    def _broker_metrics(self) -> BrokerMetrics:
+    def _broker_metrics(self, pushes: Sequence[PushTarget]) -> BrokerMetrics:
         return BrokerMetrics(
             broker_of(self._spec.node_id),
             Peer(self._spec.node_id, self._spec.incarnation),
@@ -125,6 +128,7 @@ class BrokerServer:
             image=self._image,
             controller=self._session.controller,
             of_clients=None if self.router is None else self.router.telemetry.add_to,
+            pushes=pushes,
         )
 
     async def start(self) -> Endpoint:
