@@ -34,7 +34,7 @@ from raylog.actors.survivors import Survivors
 from raylog.background_loop import BackgroundLoop
 from raylog.server import process_log
 from raylog.server.spec import OWN_ADDRESS, ServerSpec, new_incarnation
-from raylog.types import Endpoint
+from raylog.types import Endpoint, broker_of
 from raylog.wire.internal_tls import Secret
 
 ABANDONED_AFTER_S = 60.0
@@ -183,12 +183,14 @@ class BrokerActor(MemberActor):
 
     def _build(self, spec: ServerSpec) -> RayServer:
         from raylog.actors.malloc_settings import keep_freed_memory
+        from raylog.actors.ray_metrics import metrics_pushes
         from raylog.actors.ray_notices import node_is_leaving
         from raylog.placement.ray_private import clusters_token
         from raylog.server.broker_server import BrokerServer
 
         keep_freed_memory()
-        return BrokerServer(spec, node_is_leaving=node_is_leaving, ray_token=clusters_token())
+        pushes = metrics_pushes(broker_of(spec.node_id), spec.cluster_id(), os.environ)
+        return BrokerServer(spec, node_is_leaving=node_is_leaving, ray_token=clusters_token(), metrics_pushes=pushes)
 
 
 class ControllerActor(ServerActor):

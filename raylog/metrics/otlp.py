@@ -63,6 +63,20 @@ def points_of(data: bytes, points_max: int) -> tuple[list[Point], int]:
     return points, dropped
 
 
+def rejected_of(data: bytes) -> tuple[int, str]:
+    """How many points the receiver of a push has rejected, and why, as it says in its
+    ExportMetricsServiceResponse. Raises ProtocolError for bytes that are no such message.
+    """
+    rejected, reason = 0, ""
+    for partial_success in _messages(memoryview(data), 1):
+        for number, value in _fields(partial_success):
+            if number == 1 and isinstance(value, int):
+                rejected = value
+            elif number == 2 and not isinstance(value, int):
+                reason = _text(value)
+    return rejected, reason
+
+
 def _points(data: memoryview) -> Iterator[Point]:
     for resource_metrics in _messages(data, 1):
         of_resource: Attributes = ()

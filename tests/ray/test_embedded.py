@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -16,12 +18,15 @@ from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kill, partition_o
 import raylog
 from raylog import NewTopic, TopicPartition
 from raylog.actors.ray_launcher import RayLauncher
+from raylog.configs.metrics_configs import METRICS_RAY_INTERVAL
 from raylog.disks.disk import Disk, format_disk, with_controllers
 from raylog.disks.embedded import prepare_disks
 from raylog.disks.quorum_disks import quorum_disks
 from raylog.embedded_controllers import launch
 from raylog.errors import ClusterError, ConfigError
 from raylog.launcher import LauncherProcess
+from raylog.metrics import table
+from raylog.metrics.metric import Metric
 from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.starting import Start
 from raylog.types import Endpoint, node_id
@@ -86,6 +91,44 @@ def test_kafka_clients_are_served_by_each_brokers_listener(embedded: raylog.Clus
     eventually(all_there, "what was produced")
     consumer.close()
     assert [value for value in found if value.startswith(b"kafka ")] == [b"kafka %d" % n for n in range(1_000)]
+
+
+def rays_metrics(name: str) -> dict[str, float]:
+    """What Ray's own Prometheus would find at all nodes of a metric, by its labels as they are written."""
+    found: dict[str, float] = {}
+    for node in ray.nodes():
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        with suppress(OSError), urlopen(url, timeout=PATIENCE_S) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(f"{name}{{"):
+                    labels, _, value = line.removeprefix(name).rpartition(" ")
+                    found[labels] = found.get(labels, 0) + float(value)
+    return found
+
+
+def test_rays_own_prometheus_finds_the_brokers_metrics(embedded: raylog.Cluster) -> None:
+    embedded.admin().create_topics([NewTopic("watched", 1, 3)])
+    eventually(lambda: isr_is_whole(embedded, "watched"), "all replicas of watched in sync")
+    embedded.admin().alter_configs(broker="all", set={METRICS_RAY_INTERVAL: "500"})
+
+    def shown(metric: Metric, *given: str, part: str = "") -> list[float]:
+        series = rays_metrics(f"ray_{metric.name}{part}")
+        return [value for labels, value in series.items() if all(each in labels for each in given)]
+
+    try:
+        for sent in (10, 37):
+            with embedded.producer(acks="all") as producer:
+                producer.send_batch("watched", [b"v"] * (sent if sent == 10 else 27), partition=0).result(60)
+            eventually(
+                lambda sent=sent: sum(shown(table.MESSAGES_IN, 'topic="watched"')) == sent,
+                f"Ray to show {sent} records",
+            )
+        eventually(lambda: len(shown(table.LEADERS, 'broker="')) == 3, "a gauge of each broker")
+        assert sum(shown(table.LOG_END_OFFSET, 'topic="watched"', 'partition="0"')) == 3 * 37
+        produced = shown(table.TOTAL_TIME, 'request="Produce"', 'le="+Inf"', part="_bucket")
+        assert produced and sum(produced) == sum(shown(table.TOTAL_TIME, 'request="Produce"', part="_count")) >= 2
+    finally:
+        embedded.admin().alter_configs(broker="all", delete=[METRICS_RAY_INTERVAL])
 
 
 def test_init_again_returns_the_same_cluster(embedded: raylog.Cluster) -> None:
