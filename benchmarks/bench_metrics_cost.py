@@ -6,9 +6,16 @@ thousand series. The arms take turns in windows of ``WINDOW_S`` within one run, 
 - ``scrape``: the script scrapes every broker's ``/metrics`` as Prometheus does, every 5 s, the shortest of the usual intervals,
   and every 0.5 s: a tenth of what that costs stands out of the noise of a shared machine more clearly than what 5 s cost.
 
+- ``ray``: each Broker gives its metrics to Ray every ``metrics.ray.interval.ms``, as it does unless it is told not to. Ray's own
+  processes, which take them in and show them, are not in the figures. Ray reports them up to 10 s later, so ``nobody reads``
+  begins 10 s after the last of them was given.
+
 The load is of small produces (``small_requests``), which cost the servers most per byte; it runs on while the arms change.
 *Servers' CPU* is that of all of raylog's processes: Brokers, hosts of replicas and groups, and the controller. CPU of the reader
-is not in it. Counting itself cannot be switched off: it is an addition to an integer, and all arms have it.
+is not in it. The servers' CPU is what bounds their throughput, and CPU per request is steadier on a shared machine than requests
+per second: the target is of that, and both are in the file. Counting itself cannot be switched off: it is an addition to an
+integer, and all arms have it. A push by OTLP, which the environment switches on, is a collection as a scrape is one, and not
+measured.
 
 ``--only PART`` runs a part anew; the others' figures stay in the file as an earlier run left them.
 """
@@ -26,24 +33,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from embedded import EmbeddedCluster
-from harness import Benchmark, Measurement, arguments, cpu_ns
+from harness import Benchmark, Measurement, arguments, cpu_seconds
 from small_requests import SmallRequests, Wanted
 
 import raylog
-from raylog.configs.metrics_configs import METRICS_LISTENER
+from raylog.configs.metrics_configs import METRICS_LISTENER, METRICS_RAY_INTERVAL, RAY_INTERVAL_MS
 from raylog.types import TopicPartition
 
 NOBODY, SCRAPED, SCRAPED_OFTEN = "nobody reads", "scraped every 5 s", "scraped every 0.5 s"
-PARTS = ("scrape",)
+GIVEN = f"given to Ray every {RAY_INTERVAL_MS / 1_000:g} s"
+PARTS = ("scrape", "ray")
 BROKERS = 3
 PARTITIONS, REPLICAS = 200, 3
 COMMITTED = 50  # partitions whose offsets a group has committed: they have lag
 CONNECTIONS, IN_FLIGHT = 6, 5
 SCRAPE_S, OFTEN_S = 5.0, 0.5
-WINDOW_S = SCRAPE_S
+WINDOW_S = {"scrape": SCRAPE_S, "ray": 10.0}
+REPORTED_WITHIN_S = 10.0  # Ray's metrics_report_interval_ms
 SETTLE_S = 0.3
 WARM_UP_S = 8.0
-ROUNDS = {"busy": 6, "idle": 3}
+ROUNDS = {"scrape": {"busy": 5, "idle": 3}, "ray": {"busy": 3, "idle": 2}}
 SHARE_MAX = 0.02
 RATE, COST, IDLE = "requests/s", "servers' CPU", "servers' CPU of an idle cluster"
 
@@ -148,6 +157,8 @@ def fill(running: EmbeddedCluster) -> None:
     """The partitions, offsets of a group, and the topic of the load."""
     running.create_topic("many", partitions=PARTITIONS, replication_factor=REPLICAS)
     running.create_topic("load", partitions=CONNECTIONS)
+    with running.cluster.admin() as admin:
+        admin.alter_configs(broker="all", set={METRICS_RAY_INTERVAL: "0", "actor.scaling.enable": "false"})
     with raylog.Consumer(running.cluster.address, group_id="readers", enable_auto_commit=False) as consumer:
         places = [TopicPartition("many", number) for number in range(COMMITTED)]
         consumer.assign(places)
@@ -158,16 +169,15 @@ class Script:
     def __init__(self, bench: Benchmark, running: EmbeddedCluster, *, quick: bool) -> None:
         self.bench = bench
         self.running = running
-        self.window_s = WINDOW_S / (5 if quick else 1)
-        self.rounds = {kind: 1 if quick else rounds for kind, rounds in ROUNDS.items()}
+        self._is_quick = quick
         self.pids = list(running.processes())
 
     def _windows(
-        self, kind: str, arms: Sequence[Arm], measure: Callable[[], Mapping[str, float]]
+        self, part: str, kind: str, arms: Sequence[Arm], measure: Callable[[], Mapping[str, float]]
     ) -> dict[str, dict[str, list[float]]]:
         """What ``measure`` shows of each arm in each round; the order turns with each round."""
         found: dict[str, dict[str, list[float]]] = {arm.name: {} for arm in arms}
-        for number in range(self.rounds[kind]):
+        for number in range(1 if self._is_quick else ROUNDS[part][kind]):
             turn = number % len(arms)
             for arm in (*arms[turn:], *arms[:turn]):
                 with arm.reading():
@@ -182,29 +192,30 @@ class Script:
 
     def part(self, part: str, arms: Sequence[Arm]) -> None:
         """Both cases of a part."""
+        window_s = WINDOW_S[part] / (5 if self._is_quick else 1)
         wanted = Wanted(self.running.cluster.bootstrap_servers(), "load", "produce", CONNECTIONS, IN_FLIGHT)
         with SmallRequests(wanted) as load:
             time.sleep(SETTLE_S)
 
             def busy() -> Mapping[str, float]:
-                first, used = load.look(), cpu_ns(*self.pids)
-                time.sleep(self.window_s)
-                last, used_after = load.look(), cpu_ns(*self.pids)
+                first, used = load.look(), cpu_seconds(*self.pids)
+                time.sleep(window_s)
+                last, used_after = load.look(), cpu_seconds(*self.pids)
                 answered = last.answered - first.answered
-                return {RATE: answered / (last.at - first.at), "µs/request": (used_after - used) / 1_000 / answered}
+                return {RATE: answered / (last.at - first.at), "µs/request": 1e6 * (used_after - used) / answered}
 
-            of_arms = self._windows("busy", arms, busy)
+            of_arms = self._windows(part, "busy", arms, busy)
         for name, figures in of_arms.items():
             self.bench.record(f"{part}: small produces", name, figures[RATE], unit=RATE)
             self.bench.record(f"{part}: small produces, {COST}", name, figures["µs/request"], unit="µs/request")
         time.sleep(3 * SETTLE_S)
 
         def idle() -> Mapping[str, float]:
-            used, begun = cpu_ns(*self.pids), time.perf_counter_ns()
-            time.sleep(self.window_s)
-            return {"of a core": (cpu_ns(*self.pids) - used) / (time.perf_counter_ns() - begun)}
+            used, begun = cpu_seconds(*self.pids), time.perf_counter()
+            time.sleep(window_s)
+            return {"of a core": (cpu_seconds(*self.pids) - used) / (time.perf_counter() - begun)}
 
-        for name, figures in self._windows("idle", arms, idle).items():
+        for name, figures in self._windows(part, "idle", arms, idle).items():
             self.bench.record(f"{part}: {IDLE}", name, figures["of a core"], unit="of a core")
 
 
@@ -219,12 +230,30 @@ def scrape(script: Script) -> None:
     )
 
 
+def ray(script: Script) -> None:
+    def told(value: str) -> None:
+        with script.running.cluster.admin() as admin:
+            admin.alter_configs(broker="all", set={METRICS_RAY_INTERVAL: value})
+
+    @contextlib.contextmanager
+    def given() -> Iterator[None]:
+        told(str(RAY_INTERVAL_MS))
+        time.sleep(2 * SETTLE_S)
+        try:
+            yield
+        finally:
+            told("0")
+            time.sleep(REPORTED_WITHIN_S)
+
+    script.part("ray", [Arm(NOBODY, nobody), Arm(GIVEN, given)])
+
+
 # ------------------------------------------------------------------ targets
 
 
 def loss(measured: Mapping[str, Measurement], arm: str) -> float:
-    """The share of requests per second that an arm has less than nobody, by the medians of the rounds."""
-    return 1 - measured[arm].median / measured[NOBODY].median
+    """The share of its requests that a server whose CPU is used up loses, by the medians of CPU per request."""
+    return 1 - measured[NOBODY].median / measured[arm].median
 
 
 def more(measured: Mapping[str, Measurement], arm: str) -> float:
@@ -240,7 +269,7 @@ def judge(bench: Benchmark) -> None:
             if arm == NOBODY:
                 continue
             name, times = (f"{SCRAPED}, from a tenth of every 0.5 s", often) if arm == SCRAPED_OFTEN else (arm, 1.0)
-            if case.endswith("small produces"):
+            if case.endswith(f"small produces, {COST}"):
                 bench.target(f"{case}: throughput lost, {name}", loss(measured, arm) / times, at_most=SHARE_MAX)
             elif case.endswith(IDLE):
                 each = more(measured, arm) / times / BROKERS
@@ -276,7 +305,7 @@ def main() -> int:
             time.sleep(WARM_UP_S / (6 if options.quick else 1))
         script = Script(bench, running, quick=options.quick)
         for part in parts:
-            {"scrape": scrape}[part](script)
+            {"scrape": scrape, "ray": ray}[part](script)
     judge(bench)
     return bench.finish()
 
