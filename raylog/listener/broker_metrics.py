@@ -88,13 +88,15 @@ class BrokerMetrics:
 
     def follow(self) -> None:
         """Go by what the configs say now."""
+        if self._is_over:
+            return
         if self._collecting is not None and not self._collecting.done():  # else nobody is asked
             self._owners.keep(set(self._processes_of_cluster()))
         for push in self._pushes:
             push.follow(self._routes.image.broker_configs, self._routes.broker_id)
         found = broker_configs.found(self._routes.image.broker_configs, self._routes.broker_id, METRICS_LISTENER)
         wanted = found[0] if found is not None else ""
-        if wanted != self._wanted and not self._is_over:
+        if wanted != self._wanted:
             self._wanted = wanted
             before = self._following
             self._following = asyncio.get_running_loop().create_task(self._move(wanted, before))
