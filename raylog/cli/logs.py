@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -55,6 +56,9 @@ def logs(
         str | None,
         typer.Option("--since", help="As 30s, 10m, 2h, 1d, or a time as 2026-01-31T12:00.", show_default=False),
     ] = None,
+    trace_id: Annotated[
+        str, typer.Option("--trace", help="Only of the request with this trace id; all, if empty.")
+    ] = "",
     last: Annotated[int, typer.Option("--last", min=1, max=COUNT_MAX, help="How many of the newest.")] = 1_000,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is logged until Ctrl-C.")] = False,
     folder: Folder = None,
@@ -70,7 +74,7 @@ def logs(
     """
     if outside().bootstrap_servers is not None:
         raise not_from_outside("logs")
-    first = WantedLines(since_of(since, time.time()), level.value, broker, last)
+    first = WantedLines(since_of(since, time.time()), level.value, broker, last, trace_id)
     read = _reader(folder, address, timeout)
     if not follow:
         _print(read(first), as_json=as_json)
@@ -90,7 +94,7 @@ def followed(
     seen = Counter(shown)
     while True:
         pause()
-        asked = WantedLines(max(first.since_ms, newest_ms - OVERLAP_MS), first.level, first.broker, COUNT_MAX)
+        asked = replace(first, since_ms=max(first.since_ms, newest_ms - OVERLAP_MS), count=COUNT_MAX)
         try:
             found = read(asked)
         except (ClusterError, ClientTimeoutError, DisconnectedError) as error:
@@ -155,7 +159,7 @@ def gathered(cluster: Cluster, admin: AdminClient, wanted: WantedLines) -> list[
     """The newest lines of all machines together. Machines that do not answer, or keep no files, are
     named on stderr.
     """
-    order = ReadLogs(wanted.since_ms, wanted.level, wanted.broker, wanted.count)
+    order = ReadLogs(wanted.since_ms, wanted.level, wanted.broker, wanted.count, wanted.trace_id)
     found: list[LogLine] = []
     for host, processes in sorted(_processes(cluster.status()).items()):
         reply = admin.read_logs(processes, order)
@@ -193,6 +197,7 @@ def _print(lines: Iterable[LogLine], *, as_json: bool) -> None:
 def text_of(line: LogLine) -> str:
     at = datetime.fromtimestamp(line.time_ms / 1_000).astimezone().isoformat(" ", "milliseconds")[:23]
     place = f"broker {broker_of(line.node_id)}, {line.node_id}"
+    place += f", {line.trace_id}" if line.trace_id else ""
     first, *more = line.message.split("\n")
     return "\n    ".join((f"{at}  {line.level:<7}  {place:<18}  {line.logger}: {first}", *more))
 
@@ -205,4 +210,4 @@ def _plain(line: LogLine) -> dict[str, Any]:
         "node_id": line.node_id,
         "logger": line.logger,
         "message": line.message,
-    }
+    } | ({"trace_id": line.trace_id} if line.trace_id else {})

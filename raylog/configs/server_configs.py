@@ -14,6 +14,7 @@ from raylog.log.record_validation import WALKED_BYTES_MAX
 HEARTBEAT_INTERVAL = "broker.heartbeat.interval.ms"
 SESSION_TIMEOUT = "broker.session.timeout.ms"
 SLOW_REQUESTS = "request.slow.log.ms"
+TRACED_REQUESTS = "request.trace.enable"
 
 
 def _of_hosts(name: str, default: int, meaning: str, minimum: int = 1, maximum: int = INT_MAX) -> BrokerConfig:
@@ -65,6 +66,9 @@ HOSTS = (
     BrokerConfig(SLOW_REQUESTS, ConfigValueType.LONG, "-1",
                  "a request of a client that takes so long is logged with where its time went; 0: each; -1: none",
                  -1, read_by=ReadBy.HOSTS),
+    BrokerConfig(TRACED_REQUESTS, ConfigValueType.BOOLEAN, "false",
+                 "whether each request of a client gets a trace id, which the lines have that it causes in the logs of all processes",
+                 read_by=ReadBy.HOSTS),
     _of_hosts("socket.request.max.bytes", 104_857_600,
               "bytes of one request of a Kafka client; the connection of a larger one is closed", 1_024),
     _of_hosts("unknown.partition.wait.ms", 1_000, "how long any request waits for a partition that is not known here", 0),

@@ -39,6 +39,7 @@ from kio.schema.errors import ErrorCode
 from raylog.errors import error_for
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal
+from raylog.kafka.traces import in_trace, within
 from raylog.wire import private
 
 if TYPE_CHECKING:
@@ -129,7 +130,10 @@ async def _in_turn(
 def _finish(request: Request, end: Refuse | Close | None, handler: Handle) -> Awaitable[Any] | None:
     match end:
         case None:
-            return handler(request)
+            if request.context.trace_id is None:
+                return handler(request)
+            with within(request.context):
+                return handler(request)
         case Refuse():
             _refuse(request, end)
         case Close(reason):
@@ -152,5 +156,7 @@ def _refuse(request: Request, refuse: Refuse) -> None:
 
 
 def _close(request: Request, reason: str) -> None:
-    logger.info("closing the connection of %s: %s", request.connection.peername, reason)
+    logger.info(
+        "closing the connection of %s: %s", request.connection.peername, reason, extra=in_trace(request.context)
+    )
     request.connection.close()

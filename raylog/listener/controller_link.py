@@ -20,6 +20,7 @@ from raylog.errors import RaylogError
 from raylog.kafka.context import RequestContext
 from raylog.kafka.refusal import is_not_controller, refusal
 from raylog.kafka.spec import ApiSpec
+from raylog.kafka.traces import in_trace
 from raylog.server.apis.entities import NO_DELAY, milliseconds
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
@@ -80,7 +81,7 @@ class ControllerLink:
                         return reply
                     connection.close()
             except RaylogError as error:
-                logger.debug("the controller does not answer: %s", error)
+                logger.debug("the controller does not answer: %s", error, extra=in_trace(context))
             await asyncio.sleep(min(RETRY_S, max(0.0, deadline - loop.time())))
         return None
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.kafka import table
 from raylog.kafka.context import RequestContext
+from raylog.kafka.traces import traced
 from raylog.listener.raw_forward import OnePartition
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection, OnReply
@@ -77,7 +78,7 @@ class Owners:
         link = self._link(owner, is_produce=getattr(request, "__api_key__", None) == PRODUCE)
         return link.begin(
             lambda connection, heard: connection.call(request, heard, timeout_ms=timeout_ms, context=context),
-            on_reply,
+            traced(context, on_reply),
         )
 
     def pass_on(
@@ -92,14 +93,14 @@ class Owners:
             lambda connection, heard: connection.pass_on(
                 frame, position, end, heard, context=context, timeout_ms=timeout_ms
             ),
-            on_reply,
+            traced(context, on_reply),
         )
 
     def tell(self, owner: Owner, request: Any, on_loss: Callable[[], None], *, context: RequestContext) -> None:
         """Send a Produce with acks 0, which has no reply. ``on_loss`` is called if the process is
         unreachable.
         """
-        self._link(owner, is_produce=True).tell(request, on_loss, context)
+        self._link(owner, is_produce=True).tell(request, traced(context, on_loss), context)
 
     def keep(self, living: Collection[Owner]) -> None:
         """Close the connections to all other processes."""

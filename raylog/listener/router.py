@@ -49,7 +49,7 @@ from raylog.listener.topic_creation import TopicCreator
 from raylog.metadata.image import MetadataImage
 from raylog.security.quota_rates import WINDOW_MS, WINDOWS
 from raylog.security.sasl import OAUTHBEARER
-from raylog.server.request_logs import slow_requests_of
+from raylog.server.request_logs import RequestLogs
 from raylog.types import Endpoint
 from raylog.wire import oauth_config, sasl
 from raylog.wire.handshake import Peer
@@ -105,6 +105,7 @@ class Router:
         )
         self.sessions = FetchSessions(lambda: clock.chance.getrandbits(31))
         self.telemetry = Telemetry(broker_id, image, clock.monotonic_ms, clock.chance.getrandbits)
+        self._request_logs = RequestLogs(clock.chance.getrandbits)
         self._check_certificates = check_certificates
         self._arrivals = Arrivals()
         self._creation = TopicCreator(self._routes, self._link, self._arrivals)
@@ -228,7 +229,7 @@ class Router:
         )
         if limits != self.server.limits:
             self.server.limits = limits
-        self.server.slow = slow_requests_of(self._routes.image.broker_configs, self._routes.broker_id)
+        self._request_logs.follow(self.server, self._routes.image.broker_configs, self._routes.broker_id)
         self.sessions.slots = value("max.incremental.fetch.session.cache.slots", SLOTS)
         self._take_sasl(value)
 

@@ -69,6 +69,7 @@ class HostConfig:
     awaited_requests_max: int = setting("awaited.requests.max")
     connections_max_idle_ms: int = setting("connections.max.idle.ms")
     request_slow_log_ms: int = setting("request.slow.log.ms")
+    request_trace_enable: bool = setting("request.trace.enable")
     socket_request_max_bytes: int = setting("socket.request.max.bytes")
     authorizer_class_name: str = setting("authorizer.class.name")
 

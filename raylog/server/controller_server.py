@@ -75,7 +75,7 @@ from raylog.server.controller_status import cluster_status, quorum_status
 from raylog.server.driver import Driver, LoopClock
 from raylog.server.lock_wait import once_unlocked
 from raylog.server.quorum_links import QuorumLinks
-from raylog.server.request_logs import slow_requests_of
+from raylog.server.request_logs import RequestLogs
 from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.server.token_expiry import remove_expired_tokens
 from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, node_id, slot_of
@@ -139,6 +139,7 @@ class ControllerServer:
         self._launcher = launcher
         self._config = config or ControllerConfig()
         self._sessions: dict[int, SessionStream] = {}
+        self._request_logs = RequestLogs()
         self._said_hello: set[int] = set()
         self._session_ids = itertools.count(1)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="raylog-metadata")
@@ -330,7 +331,7 @@ class ControllerServer:
             logger.warning("the metadata that this disk had lost is back: its controller takes part in elections again")
         if (len(self._controller.image.disks), self._controller.quorum.voters) != self._published_to:
             self._publish_address()
-        self._server.slow = slow_requests_of(self._controller.image.broker_configs, broker_of(self._spec.node_id))
+        self._request_logs.follow(self._server, self._controller.image.broker_configs, broker_of(self._spec.node_id))
 
     def send_frame(self, session_id: int, frame: FromController) -> None:
         session = self._sessions.get(session_id)

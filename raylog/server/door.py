@@ -32,6 +32,7 @@ from raylog.kafka.table import FETCH, PRODUCE
 from raylog.listener.raw_forward import is_transactional
 from raylog.replication.context import HostConfig
 from raylog.replication.events import FetchPartitionResult, FetchReply, ProducePartitionResult, ProduceReply
+from raylog.server.request_logs import RequestLogs
 from raylog.server.usual_requests import HEADER_BYTES, UsualFetch, UsualProduce, usual_fetch, usual_produce
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, slot_of
 from raylog.wire import private
@@ -43,7 +44,6 @@ from raylog.wire.moved_connections import Channel, ChannelListener, Ended, Grant
 from raylog.wire.request import Request
 from raylog.wire.server import Server
 from raylog.wire.server_connection import ServerConnection
-from raylog.wire.slow_requests import slow_requests
 
 logger = logging.getLogger("raylog.replica")
 
@@ -93,6 +93,7 @@ class Door:
         self._listener: ChannelListener | None = None
         self._channels: set[Channel] = set()
         self._guests: set[_DoorConnection] = set()
+        self._request_logs = RequestLogs()
         self._needs_broker = False  # it asks the authorizer
         self.server = Server(
             dict.fromkeys((PRODUCE.key, FETCH.key), _not_by_the_table),
@@ -116,7 +117,11 @@ class Door:
             idle_timeout_ms=idle_limit(config.connections_max_idle_ms),
             request_bytes_max=config.socket_request_max_bytes,
         )
-        self.server.slow = slow_requests(config.request_slow_log_ms)
+        self.log_requests(self.server, config)
+
+    def log_requests(self, server: Server, config: HostConfig) -> None:
+        """Have that server of the host log what is configured about requests."""
+        self._request_logs.set(server, slow_ms=config.request_slow_log_ms, are_traced=config.request_trace_enable)
 
     def handlers(self) -> dict[int, Callable[[Request], None]]:
         """What the host's inside server answers for the door."""

@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -33,20 +33,24 @@ LINE_BYTES_MAX: Final = 1 << 16
 HEAD_BYTES: Final = 1 << 16  # in which a file's first STARTS line is looked for
 
 _TEXT = re.compile(
-    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) (DEBUG|INFO|WARNING|ERROR|CRITICAL) ([\w.]+) \[(\d+)\]: (.*)", re.DOTALL
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) (DEBUG|INFO|WARNING|ERROR|CRITICAL) ([\w.]+) \[(\d+)(?: (\S+))?\]: (.*)",
+    re.DOTALL,
 )
 _STARTS = re.compile(re.escape(STARTS) + r"cluster (\S+), node \d+, process \d+")
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """``time_ms`` since 1970. ``message`` has the lines of a traceback behind it, if there is one."""
+    """``time_ms`` since 1970. ``message`` has the lines of a traceback behind it, if there is one.
+    ``trace_id`` is that of the request that the line belongs to, empty if it belongs to none.
+    """
 
     time_ms: int
     node_id: int
     level: str
     logger: str
     message: str
+    trace_id: str = ""
 
 
 def own_log_folder() -> Path | None:
@@ -60,18 +64,22 @@ def own_log_folder() -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class WantedLines:
-    """The newest ``count`` lines since ``since_ms``, of that level or above. ``broker`` −1: of any."""
+    """The newest ``count`` lines since ``since_ms``, of that level or above. ``broker`` −1: of any.
+    ``trace_id``: of that request only; empty: of any and of none.
+    """
 
     since_ms: int = 0
     level: str = "INFO"
     broker: int = -1
     count: int = 1_000
+    trace_id: str = ""
 
     def takes(self, line: LogLine) -> bool:
         return (
             line.time_ms >= self.since_ms
             and _rank(line.level) >= _rank(self.level)
             and self.broker in (-1, broker_of(line.node_id))
+            and self.trace_id in ("", line.trace_id)
         )
 
 
@@ -114,10 +122,9 @@ async def read_logs(request: Request) -> None:
     if folder is None:
         request.reply(LogsRead())
         return
-    wanted = WantedLines(asked.since_ms, asked.level, asked.broker, min(asked.count, COUNT_MAX))
+    wanted = WantedLines(asked.since_ms, asked.level, asked.broker, min(asked.count, COUNT_MAX), asked.trace_id)
     lines = await asyncio.to_thread(lines_of, folder, cluster_id, wanted)
-    told = ((each.time_ms, each.node_id, each.level, each.logger, each.message) for each in lines)
-    request.reply(LogsRead(tuple(told), str(folder)))
+    request.reply(LogsRead(tuple(map(astuple, lines)), str(folder)))
 
 
 def _is_of(cluster_id: str, head: bytes) -> bool:
@@ -148,16 +155,16 @@ def parsed(lines: Iterator[bytes] | list[bytes]) -> Iterator[LogLine]:
 
 
 def _with_message(line: LogLine, message: str) -> LogLine:
-    return LogLine(line.time_ms, line.node_id, line.level, line.logger, message)
+    return replace(line, message=message)
 
 
 def _of_text(text: str) -> LogLine | None:
     found = _TEXT.fullmatch(text)
     if found is None:
         return None
-    at, milliseconds, level, logger, node, message = found.groups()
+    at, milliseconds, level, logger, node, trace_id, message = found.groups()
     time_ms = int(datetime.strptime(at, "%Y-%m-%d %H:%M:%S").timestamp()) * 1_000 + int(milliseconds)
-    return LogLine(time_ms, int(node), level, logger, message)
+    return LogLine(time_ms, int(node), level, logger, message, trace_id or "")
 
 
 def _of_json(text: str) -> LogLine | None:
@@ -172,6 +179,7 @@ def _of_json(text: str) -> LogLine | None:
             str(document["level"]),
             str(document["logger"]),
             message,
+            str(document.get("trace_id", "")),
         )
     except (ValueError, KeyError, TypeError):
         return None

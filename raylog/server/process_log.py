@@ -6,7 +6,8 @@ processes are started with; ``RAYLOG_LOG_LEVEL`` is the least level that is writ
 
     2026-11-28 03:59:43,123 WARNING raylog.replica [65538]: message
 
-with the process's node id in brackets. What belongs to the same fact and has line breaks, such as a
+with the process's node id in brackets, and behind it the trace id of the request that the line belongs
+to, if it has one (``raylog.kafka.traces``). What belongs to the same fact and has line breaks, such as a
 traceback, follows in lines that begin with a space. The first line of a process is its
 ``STARTS`` line, which says to which cluster the file belongs (``log_files`` reads it).
 
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from typing import Final, TextIO
 
 from raylog.errors import ConfigError
+from raylog.kafka.traces import trace_id_of
 
 FORMAT_VARIABLE: Final = "RAYLOG_LOG_FORMAT"
 LEVEL_VARIABLE: Final = "RAYLOG_LOG_LEVEL"
@@ -45,15 +47,17 @@ logger = logging.getLogger("raylog.process")
 
 class TextLines(logging.Formatter):
     def __init__(self, node_id: int) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s [" + str(node_id) + "]: %(message)s")
+        super().__init__("%(asctime)s %(levelname)s %(name)s [" + str(node_id) + "%(in_trace)s]: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
+        trace_id = getattr(record, "trace_id", None)
+        record.in_trace = "" if trace_id is None else f" {trace_id}"
         return super().format(record).replace("\n", "\n ")
 
 
 class JsonLines(logging.Formatter):
     """Keys: ``time_ms`` since 1970, ``level``, ``logger``, ``node_id``, ``message``; where there is
-    one, ``exception``; and those of the record's ``facts``, which the message says in text.
+    one, ``trace_id`` and ``exception``; and those of the record's ``facts``, which the message says in text.
     """
 
     def __init__(self, node_id: int) -> None:
@@ -69,6 +73,8 @@ class JsonLines(logging.Formatter):
             "node_id": self._node_id,
             "message": record.getMessage(),
         }
+        if (trace_id := getattr(record, "trace_id", None)) is not None:
+            document["trace_id"] = trace_id
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
         return json.dumps(document, ensure_ascii=False)
@@ -105,6 +111,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called with the handler's lock held."""
+        record.trace_id = trace_id_of(record)  # a line that is held back is written in another one's time
         key = (record.name, record.levelno, str(record.msg))
         now_s = self._clock()
         place = self._places.get(key)

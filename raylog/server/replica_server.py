@@ -582,7 +582,7 @@ class ReplicaServer:
     def _configured(self, given: ConfigsGiven) -> None:
         self._driver.handle(given)
         self.door.configured(self._host.context.config)
-        self._server.slow = self.door.server.slow
+        self.door.log_requests(self._server, self._host.context.config)
         self._quotas.follow(given.configs)
 
     def _assigned(self, assignments: Iterable[Assignment]) -> None:

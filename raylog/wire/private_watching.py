@@ -60,7 +60,7 @@ class EventsDescribed:
 class ReadLogs:
     """Asks any process what the cluster's processes on its machine have logged, dead ones too: the
     newest ``count`` lines since ``since_ms`` (Unix time) of ``level`` or above, of one ``broker``
-    (−1: all).
+    (−1: all), that belong to the request ``trace_id`` (empty: all).
     """
 
     API_KEY: ClassVar[int]
@@ -68,15 +68,16 @@ class ReadLogs:
     level: str = "INFO"
     broker: int = -1
     count: int = 1_000
+    trace_id: str = ""
 
 
 @reply_to(READ_LOGS)
 @dataclass(frozen=True, slots=True)
 class LogsRead:
-    """``lines``: Unix time in ms, node id, level, logger and message of each, in the order of
+    """``lines``: Unix time in ms, node id, level, logger, message and trace id of each, in the order of
     time. ``folder``: where the files are; empty: the process's stderr is kept in none.
     """
 
     API_KEY: ClassVar[int]
-    lines: tuple[tuple[int, int, str, str, str], ...] = ()
+    lines: tuple[tuple[int, int, str, str, str, str], ...] = ()
     folder: str = ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raylog.errors import RaylogError
 from raylog.kafka.context import RequestContext
+from raylog.kafka.traces import traced
 from raylog.wire import private
 from raylog.wire.frames import Entity, RequestHeader, decode_request_body, encode_response, passed_on_response
 from raylog.wire.framing import Buffer
@@ -200,9 +201,11 @@ class Request:
         what escapes a handler does.
         """
 
+        carry_on = traced(self.context, callback)
+
         def call(*arguments: Any) -> None:
             try:
-                callback(*arguments)
+                carry_on(*arguments)
             except Exception as error:
                 self.connection.handler_failed(self, error)
 

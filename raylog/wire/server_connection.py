@@ -49,6 +49,7 @@ from raylog.kafka.context import (
     decoded,
     principal_of_process,
 )
+from raylog.kafka.traces import in_trace
 from raylog.types import BROKER_SLOT, slot_of
 from raylog.wire import api_versions, private
 from raylog.wire.frames import (
@@ -221,7 +222,7 @@ class ServerConnection(FramedProtocol):
         began_ns = request.arrived_ns = perf_counter_ns()
         try:
             stages = self.server.stages
-            awaitable = chain.carry_out(stages, request, handler) if stages else handler(request)
+            awaitable = chain.carry_out(stages, request, handler) if stages or context.trace_id else handler(request)
         except Exception as error:
             if request.frame is not None and isinstance(error, ProtocolError):
                 raise  # it was the handler that found out what the request is like
@@ -260,7 +261,11 @@ class ServerConnection(FramedProtocol):
             host = self.host
             shown = client_id if client_id is None else client_id[:CLIENT_ID_CHARACTERS_MAX]
             context = RequestContext(self.principal, self.listener, host, shown)
-        if context.deadline is None and (client_id is None or len(client_id) <= KEPT_CHARACTERS_MAX):
+        if (
+            context.deadline is None
+            and context.trace_id is None
+            and (client_id is None or len(client_id) <= KEPT_CHARACTERS_MAX)
+        ):
             if len(self._contexts) >= (PASSED_CONTEXTS_MAX if self.peer.node_id >= 0 else OWN_CONTEXTS_MAX):
                 self._contexts.clear()
             self._contexts[client_id] = context
@@ -283,7 +288,13 @@ class ServerConnection(FramedProtocol):
         if isinstance(error, RaylogError) and request.is_open and request.api_key >= private.FIRST_API_KEY:
             request.refuse(error)
             return
-        logger.exception("closing %s: the handler of API %d failed", self.peername, request.api_key, exc_info=error)
+        logger.exception(
+            "closing %s: the handler of API %d failed",
+            self.peername,
+            request.api_key,
+            exc_info=error,
+            extra=in_trace(request.context),
+        )
         self.close(error)
 
     def _shake_hands(self, header: RequestHeader, frame: memoryview | bytes, position: int) -> None:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from raylog.errors import ProtocolError
 from raylog.kafka import table
 from raylog.kafka.context import INTERNAL, RequestContext
+from raylog.kafka.traces import in_trace
 from raylog.wire.framing import Buffer
 from raylog.wire.private import FIRST_API_KEY, name_of
 
@@ -142,11 +143,10 @@ def _warn(connection: ServerConnection, context: RequestContext, api_key: int, *
         "listener": context.listener,
         "client_host": context.client_host,
         "connection": connection.peername,
-        "trace_id": context.trace_id,
         **facts,
     }
     text = " ".join(f"{key}={json.dumps(value)}" for key, value in known.items())
-    logger.warning("slow request: %s", text, extra={"facts": {"request": known}})
+    logger.warning("slow request: %s", text, extra={"facts": {"request": known}, **in_trace(context)})
 
 
 def _ms(length_ns: int) -> float:

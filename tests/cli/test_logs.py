@@ -79,6 +79,21 @@ def test_the_lines_of_a_running_cluster_come_in_the_order_of_time(
 
 
 @pytest.mark.core
+def test_the_lines_of_one_request_are_chosen_by_its_trace_id(
+    kafka: Kafka, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "worker-0.err").write_text(
+        f"2026-11-28 03:58:00,000 INFO raylog.process [3]: process starts: cluster {kafka.address.cluster_id}, node 3, process 9\n"
+        "2026-11-28 03:58:00,001 INFO raylog.wire [3 4bf92f]: it is traced\n"
+        "2026-11-28 03:58:00,002 INFO raylog.wire [3 another]: it is another one\n"
+    )
+    (only,) = asked(kafka, monkeypatch, "--trace", "4bf92f").splitlines()
+    assert only.startswith("2026-11-28 03:58:00.001  INFO     broker 0, 3, 4bf92f  raylog.wire: it is traced")
+    (document,) = asked(kafka, monkeypatch, "--trace", "4bf92f", "--json").splitlines()
+    assert json.loads(document)["trace_id"] == "4bf92f"
+
+
+@pytest.mark.core
 def test_a_process_whose_stderr_is_in_no_file_says_so(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_files, "own_log_folder", lambda: None)
     monkeypatch.setattr(logs, "find_cluster", lambda *_, **__: Cluster(kafka.address))

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from raylog.errors import ConfigError
+from raylog.kafka.context import RequestContext
+from raylog.kafka.traces import within
 from raylog.server.log_files import LogLine, WantedLines, lines_of, parsed
 from raylog.server.process_log import LINES_MAX, WINDOW_S, JsonLines, LimitedHandler, TextLines, log_settings
 
@@ -172,3 +174,24 @@ def test_lines_are_chosen_by_level_broker_time_and_number(tmp_path: Path) -> Non
     assert messages(broker=0, level="ERROR") == ["three"] and messages(broker=1, level="ERROR") == []
     two = next(each.time_ms for each in lines_of(tmp_path, "a-cluster", WantedLines()) if each.message == "two")
     assert messages(since_ms=two) == ["two", "three"]
+
+
+@pytest.mark.parametrize("formatter", [TextLines(NODE), JsonLines(NODE)])
+def test_a_line_has_the_trace_id_of_the_request_it_belongs_to_also_if_it_is_held_back(
+    formatter: logging.Formatter,
+) -> None:
+    limited = Limited()
+    limited.handler.setFormatter(formatter)
+    with within(RequestContext("User:ann", "PLAINTEXT", "10.0.0.1", None, "4bf92f")):
+        for number in range(LINES_MAX + 1):
+            limited.say("client %d is wrong", number)
+    limited.say("something else")
+    with within(RequestContext("User:ann", "PLAINTEXT", "10.0.0.1", None, "another")):
+        limited.timers[0][1]()
+    found = list(parsed([each.encode() for each in limited.lines]))
+    assert [(each.trace_id, each.message) for each in found] == [
+        *(("4bf92f", f"client {number} is wrong") for number in range(LINES_MAX)),
+        ("", "something else"),
+        ("4bf92f", f"client {LINES_MAX} is wrong"),
+    ]
+    assert found[0].node_id == NODE and found[0].logger == "raylog.test"

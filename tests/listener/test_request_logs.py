@@ -1,4 +1,6 @@
-"""A slow request of a client is logged where it came in, and where it was passed on to, with where its time went; nothing else is."""
+"""A slow request of a client is logged where it came in, and where it was passed on to, with where its time went; nothing else is.
+With trace ids, all lines that a request causes have its id, and no other line has.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from raw_requests import produce as produce_inside
 from raylog.client.sync import AdminClient
 from raylog.errors import InvalidConfigError
 from raylog.kafka.context import ANONYMOUS, EXTERNAL
+from raylog.kafka.traces import trace_id_of
 from raylog.listener.moves import PATIENCE
 from raylog.server.process_log import JsonLines, TextLines
 from raylog.testing.in_process import InProcessCluster
@@ -24,7 +27,7 @@ from raylog.types import BROKER_SLOT, node_id
 pytestmark = pytest.mark.core
 
 NewTopicOf = Callable[..., str]
-SLOW = "request.slow.log.ms"
+SLOW, TRACED = "request.slow.log.ms", "request.trace.enable"
 CREATE_TOPICS, HEARTBEAT = 19, 12
 
 
@@ -37,6 +40,7 @@ class Lines(logging.Handler):
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        record.trace_id = trace_id_of(record)
         self.documents.append(json.loads(JsonLines(1).format(record)))
         self.texts.append(TextLines(1).format(record))
 
@@ -60,7 +64,7 @@ def admin(running: InProcessCluster) -> Iterator[AdminClient]:
 
 
 @pytest.fixture
-def slow(running: InProcessCluster, admin: AdminClient) -> Iterator[Callable[[int], None]]:
+def slow(running: InProcessCluster, admin: AdminClient) -> Iterator[Callable[..., None]]:
     """Sets the config for all brokers, and waits until each server goes by it."""
 
     def servers() -> list[Any]:
@@ -72,13 +76,14 @@ def slow(running: InProcessCluster, admin: AdminClient) -> Iterator[Callable[[in
     def all_are(is_on: bool) -> bool:
         return all((each.slow is not None) == is_on for each in servers())
 
-    def set_(threshold_ms: int) -> None:
-        admin.alter_configs(broker="all", set={SLOW: str(threshold_ms)})
+    def set_(threshold_ms: int, traced: bool = False) -> None:
+        admin.alter_configs(broker="all", set={SLOW: str(threshold_ms), TRACED: str(traced).lower()})
         eventually(lambda: all_are(True), "all servers look for slow requests")
 
     yield set_
-    admin.alter_configs(broker="all", delete=[SLOW])
+    admin.alter_configs(broker="all", delete=[SLOW, TRACED])
     eventually(lambda: all_are(False), "no server looks for slow requests")
+    assert not any(each.stages for each in servers())
 
 
 def create_topics(name: str) -> Any:
@@ -110,7 +115,7 @@ WAYS: dict[str, tuple[str, Callable[[str], Any], int]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_request_is_logged_by_each_process_that_it_keeps(
-    slow: Callable[[int], None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf, way: str
+    slow: Callable[..., None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf, way: str
 ) -> None:
     api, asked, processes = WAYS[way]
     topic, one = new_topic((0,), (0,)), client()
@@ -134,7 +139,7 @@ def test_a_request_is_logged_by_each_process_that_it_keeps(
 
 
 def test_a_groups_request_is_logged_with_the_coordinators(
-    running: InProcessCluster, slow: Callable[[int], None], lines: Lines, client: Callable[..., Client]
+    running: InProcessCluster, slow: Callable[..., None], lines: Lines, client: Callable[..., Client]
 ) -> None:
     one = client()
     found = eventually(lambda: coordinated_here(one), "groups that the first broker coordinates")
@@ -150,7 +155,7 @@ def coordinated_here(one: Client) -> list[str]:
 
 @pytest.mark.parametrize("acks", [1, -1])
 def test_a_request_of_a_connection_that_has_moved_is_logged_once_by_the_process_that_serves_it(
-    slow: Callable[[int], None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf, acks: int
+    slow: Callable[..., None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf, acks: int
 ) -> None:
     topic, one, times = new_topic((0, 1)), client(), 4 * PATIENCE
     slow(0)
@@ -163,7 +168,7 @@ def test_a_request_of_a_connection_that_has_moved_is_logged_once_by_the_process_
 
 
 def test_a_produce_that_waits_for_its_replicas_spends_its_time_elsewhere(
-    slow: Callable[[int], None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf
+    slow: Callable[..., None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf
 ) -> None:
     topic, one = new_topic((0, 1)), client()
     slow(0)
@@ -173,7 +178,7 @@ def test_a_produce_that_waits_for_its_replicas_spends_its_time_elsewhere(
 
 
 def test_a_request_without_an_answer_has_a_line(
-    slow: Callable[[int], None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf
+    slow: Callable[..., None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf
 ) -> None:
     topic, one = new_topic((0,), (0,)), client()
     slow(0)
@@ -183,7 +188,7 @@ def test_a_request_without_an_answer_has_a_line(
 
 
 def test_a_fetch_is_slow_only_if_it_took_longer_than_it_may_wait(
-    slow: Callable[[int], None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf
+    slow: Callable[..., None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf
 ) -> None:
     topic, one = new_topic((0,)), client()
     one.ask(produce(topic, ONE))
@@ -200,7 +205,7 @@ def test_a_fetch_is_slow_only_if_it_took_longer_than_it_may_wait(
 
 
 def test_a_client_that_hangs_up_before_its_answer_has_a_line(
-    running: InProcessCluster, slow: Callable[[int], None], lines: Lines, new_topic: NewTopicOf
+    running: InProcessCluster, slow: Callable[..., None], lines: Lines, new_topic: NewTopicOf
 ) -> None:
     topic, one = new_topic((0, 1), min_insync_replicas="2"), Client(running, 0, "hurried")
     slow(0)
@@ -224,7 +229,7 @@ async def _crash(server: Any) -> None:
 
 
 def test_followers_fetches_and_what_servers_ask_each_other_are_not_logged_and_native_clients_are(
-    running: InProcessCluster, slow: Callable[[int], None], lines: Lines, new_topic: NewTopicOf
+    running: InProcessCluster, slow: Callable[..., None], lines: Lines, new_topic: NewTopicOf
 ) -> None:
     topic = new_topic((1, 0))
     slow(0)
@@ -235,7 +240,7 @@ def test_followers_fetches_and_what_servers_ask_each_other_are_not_logged_and_na
 
 
 def test_what_a_client_calls_itself_forges_no_line_and_no_key(
-    running: InProcessCluster, slow: Callable[[int], None], lines: Lines
+    running: InProcessCluster, slow: Callable[..., None], lines: Lines
 ) -> None:
     named = 'x"\r\n2026-01-01 ERROR principal="User:admin'
     one = Client(running, 0, named)
@@ -259,3 +264,88 @@ def test_nothing_is_logged_when_it_is_off_and_a_value_below_that_is_refused(
     with pytest.raises(InvalidConfigError, match=SLOW):
         admin.alter_configs(broker="all", set={SLOW: "-2"})
     assert running.launcher.servers[node_id(0, BROKER_SLOT)].router.server.slow is None
+
+
+@pytest.mark.parametrize("way", [*WAYS, "group"])
+def test_all_lines_of_a_request_have_its_trace_id_and_those_of_another_one_have_another(
+    slow: Callable[..., None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf, way: str
+) -> None:
+    one = client()
+    if way == "group":
+        group = eventually(lambda: coordinated_here(one), "groups that the first broker coordinates")[0]
+        api, processes, asked = "Heartbeat", 2, heartbeat(group)
+    else:
+        topic = new_topic((0,), (0,))
+        api, make, processes = WAYS[way]
+        asked = make(topic)
+        one.ask(produce(topic, BOTH))
+    slow(0, traced=True)
+    ids = []
+    for _ in range(2):
+        lines.documents.clear()
+        one.ask(asked)
+        found = [each["trace_id"] for each in lines.documents if each["request"]["api"] == api]
+        assert len(found) == processes and len(set(found)) == 1
+        assert re.fullmatch("[0-9a-f]{32}", found[0])
+        ids.append(found[0])
+    assert ids[0] != ids[1]
+
+
+def test_requests_of_a_connection_that_has_moved_have_trace_ids(
+    slow: Callable[..., None], lines: Lines, client: Callable[..., Client], new_topic: NewTopicOf
+) -> None:
+    topic, one, times = new_topic((0, 1)), client(), 4 * PATIENCE
+    slow(0, traced=True)
+    for _ in range(times):
+        one.ask(produce(topic, ONE, acks=1))
+    produces = [each["trace_id"] for each in lines.documents if each["request"]["api"] == "Produce"]
+    assert len(set(produces)) == times < len(produces) < 2 * times
+
+
+def test_a_native_clients_requests_have_trace_ids(
+    running: InProcessCluster, slow: Callable[..., None], lines: Lines, new_topic: NewTopicOf
+) -> None:
+    topic = new_topic((1, 0))
+    slow(0, traced=True)
+    lines.documents.clear()
+    produce_inside(running, nodes_of(running, topic)[1], topic, batch(b"v"))
+    (one,) = [each for each in lines.documents if each["request"]["api"] == "Produce"]
+    assert len(one["trace_id"]) == 32
+
+
+@pytest.mark.parametrize("way", ["raw", "controller"])
+def test_what_fails_where_a_request_was_passed_on_to_is_logged_with_its_trace_id(
+    running: InProcessCluster,
+    slow: Callable[..., None],
+    lines: Lines,
+    client: Callable[..., Client],
+    new_topic: NewTopicOf,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    def fail(request: Any) -> None:
+        logging.getLogger("raylog.requests").warning("it is here", extra={"facts": {"request": {"api": "own line"}}})
+        raise RuntimeError("it fails")
+
+    topic, one = new_topic((0,)), client()
+    api, make, _ = WAYS[way]
+    one.ask(make(topic))
+    slow(0, traced=True)
+    own, wire = lines.documents, logging.getLogger("raylog.wire")
+    wire.addHandler(lines)
+    try:
+        server = running.controller._server
+        if way == "raw":
+            server = running.launcher.servers[nodes_of(running, topic)[0]]._server
+        key = CREATE_TOPICS if way == "controller" else 0
+        with monkeypatch.context() as patch:
+            patch.setitem(server.handlers, key, fail)
+            pending = one.send(make(topic))
+            eventually(lambda: any("exception" in each for each in own), "the handler fails")
+        pending.result()
+    finally:
+        wire.removeHandler(lines)
+    failed = next(each["trace_id"] for each in own if "exception" in each)
+    said = next(each["trace_id"] for each in own if each["message"] == "it is here")
+    answered = next(each["trace_id"] for each in own if each.get("request", {}).get("api") == api)
+    assert failed == said == answered
