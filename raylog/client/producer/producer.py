@@ -153,6 +153,8 @@ class ProducerCore:
             self.accumulator.finish_encoding(full)
         if wake:
             self.sender.wake()
+        if full is not None:
+            self.sender.let_in()
         return Delivery(batch, index, timestamp, key_size, value_size)
 
     def _watch(self, timestamp: int, key_size: int, value_size: int, on_delivery: OnDelivery | None) -> Watch:
@@ -314,6 +316,7 @@ class ProducerCore:
             self.memory.give_back(len(part.data))
             raise
         self.sender.wake()
+        self.sender.let_in()
         return batch
 
     def _acknowledge_all(self, batch: ProducerBatch) -> None:

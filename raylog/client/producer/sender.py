@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from functools import partial
 from typing import Any
 
@@ -44,6 +43,7 @@ from raylog.client.producer.partition_queue import PartitionQueue, ProducerIdent
 from raylog.client.producer.produce_errors import encoding_error, late_error, produce_error
 from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.client.producer.retry_pauses import pause_ms
+from raylog.client.producer.round_call import RoundCall
 from raylog.client.producer.round_timer import RoundTimer
 from raylog.client.transactions.phases import ProducerTransactions
 from raylog.client.transactions.produce_requests import produce_request
@@ -78,8 +78,7 @@ class Sender:
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
-        self._thread = threading.get_ident()
-        self._wake_scheduled = False
+        self._call = RoundCall(self._loop, self._run)
         self._timer = RoundTimer(self._loop, self._run)
         self._flushing = 0
         self._identity: ProducerIdentity | None = None
@@ -103,16 +102,12 @@ class Sender:
 
     def wake(self) -> None:
         """Cause a round. Any thread; many calls before the round make one."""
-        if self._wake_scheduled or self._stopped:
-            return
-        self._wake_scheduled = True
-        try:
-            if threading.get_ident() == self._thread:
-                self._loop.call_soon(self._woken)
-            else:
-                self._loop.call_soon_threadsafe(self._woken)
-        except RuntimeError:  # the loop is closed, at the interpreter's end
+        if not self._stopped and not self._call.ask():
             self._stopped = True
+
+    def let_in(self) -> None:
+        """Let an overdue round run before the caller goes on (``round_call``). Any thread."""
+        self._call.let_in()
 
     async def flush(self, timeout_s: float | None = None) -> int:
         """Send what is there without lingering and wait for it; the number of records that are not settled after ``timeout_s``."""
@@ -160,10 +155,6 @@ class Sender:
             self._finish(batch, error)
 
     # -------------------------------------------------------------- a round
-
-    def _woken(self) -> None:
-        self._wake_scheduled = False
-        self._run()
 
     def _run(self) -> None:
         if self._stopped:
