@@ -117,6 +117,21 @@ def test_requests_share_a_context_and_those_of_many_clients_are_not_all_kept(
     run(work())
 
 
+def test_a_trace_is_of_one_request(run: Run) -> None:
+    async def work() -> None:
+        server, seen = witness()
+        broker = await client_of(await server.start(), caller=BROKER)
+        for trace_id in ("1", "2"):
+            await broker.request(produce(), context=RequestContext(ANONYMOUS, EXTERNAL, "10.0.0.7", "c", trace_id))
+            assert seen[-1].trace_id == trace_id
+        (connection,) = server.connections
+        assert not any(context.trace_id for context in connection._contexts.values())
+        broker.close()
+        await server.stop()
+
+    run(work())
+
+
 def test_a_deadline_is_of_one_request(run: Run) -> None:
     async def work() -> None:
         server, seen = witness()
