@@ -15,16 +15,25 @@ from raylog.types import Endpoint
 from raylog.wire.listeners import endpoint_text
 
 if TYPE_CHECKING:
-    from raylog.client.admin.admin import PartitionInfo, TopicDescription
+    from raylog.client.admin.admin import ClusterDescription, PartitionInfo, TopicDescription
+    from raylog.client.admin.inspection import LogDir
     from raylog.cluster import Cluster
 
 
 def status_from_outside(cluster: Cluster) -> dict[str, Any]:
     """Brokers also with their replicas and how many partitions they lead."""
     with cluster.admin() as admin:
-        described = admin.describe_cluster(include_fenced=True)
-        topics = admin.describe_topics()
-        log_dirs = admin.describe_log_dirs()
+        return outside_status(
+            admin.describe_cluster(include_fenced=True), admin.describe_topics(), admin.describe_log_dirs()
+        )
+
+
+def outside_status(
+    described: ClusterDescription,
+    topics: Mapping[str, TopicDescription],
+    log_dirs: Mapping[int, Mapping[str, LogDir]],
+) -> dict[str, Any]:
+    """The status, out of the three answers."""
     parts = [part for topic in topics.values() for part in topic.partitions]
     brokers = [
         {

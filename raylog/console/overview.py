@@ -61,7 +61,7 @@ def overview_page(request: Request) -> Response:
     state, trouble = asked(view.status, NEEDS_CLUSTER)
     log_dirs, no_disks = asked(view.log_dirs, NEEDS_CLUSTER)
     quorum, no_quorum = asked(view.quorum, NEEDS_CLUSTER)
-    events, no_events = (None, None) if view.is_outside else asked(lambda: view.cluster.events(count=12)[0])
+    events, no_events = (None, None) if view.is_outside else asked(view.last_events)
     rows = [] if state is None else broker_rows(state, log_dirs or {})
     return page(
         request,

@@ -140,3 +140,19 @@ def test_bad_input_is_answered_in_words(inside: Any, path: str, status: int, wor
 def test_offsets_beyond_a_log_are_brought_into_it(kafka: Kafka, inside: Any) -> None:
     page = inside.get("/topics/orders/messages", **{"from": "offset", "offset": 2**63 - 1})
     assert page.status == 200 and "0 shown of 0" in page.text
+
+
+def test_a_status_through_the_listeners_asks_no_other_admin_and_no_answer_twice(kafka: Kafka) -> None:
+    import raylog
+    from raylog.console.view import ClusterView
+
+    handle = raylog.connect(bootstrap_servers=kafka.bootstrap)
+    view = ClusterView(handle, clock=lambda: 0.0)
+    try:
+        topics, log_dirs = view.topics(), view.log_dirs()
+        kafka.create_topic("after-the-answer", 1)
+        state = view.status()
+        assert [each["name"] for each in state["topics"]] == sorted(topics)
+        assert {each["id"] for each in state["brokers"]} == set(log_dirs)
+    finally:
+        view.close()

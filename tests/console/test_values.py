@@ -203,6 +203,40 @@ def test_answers_are_kept_for_a_moment_and_errors_are_not() -> None:
     assert view.kept("q", ask) == 3
 
 
+def test_what_took_long_is_asked_for_seldomer_up_to_a_bound() -> None:
+    from raylog.console.view import KEPT_S_MAX, ClusterView
+
+    class NoCluster:
+        options: dict[str, Any] = {}
+
+        def admin(self, **_: Any) -> None:
+            return None
+
+    now = [0.0]
+    view = ClusterView(NoCluster(), clock=lambda: now[0])  # type: ignore[arg-type]
+    asked: list[float] = []
+
+    def ask(takes_s: float) -> int:
+        now[0] += takes_s
+        asked.append(now[0])
+        return len(asked)
+
+    def kept(takes_s: float) -> int:
+        return view.kept("q", lambda: ask(takes_s), grows=True)
+
+    assert kept(0.0625) == 1  # so it is kept for 6.25 seconds
+    now[0] += 6
+    assert kept(8) == 1
+    now[0] += 0.25
+    assert kept(8) == 2
+    now[0] += KEPT_S_MAX - 0.5
+    assert kept(0) == 2
+    now[0] += 0.5
+    assert kept(0) == 3
+    now[0] += 1
+    assert kept(0) == 4
+
+
 def test_sizes_and_times_are_for_people() -> None:
     from raylog.console.pages import moment, size
 
