@@ -43,8 +43,7 @@ from raylog.client.producer.partition_queue import PartitionQueue, ProducerIdent
 from raylog.client.producer.produce_errors import encoding_error, late_error, produce_error
 from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.client.producer.retry_pauses import pause_ms
-from raylog.client.producer.round_call import RoundCall
-from raylog.client.producer.round_timer import RoundTimer
+from raylog.client.producer.rounds import RoundCall, RoundTimer
 from raylog.client.transactions.phases import ProducerTransactions
 from raylog.client.transactions.produce_requests import produce_request
 from raylog.clock import clock_of
@@ -106,7 +105,7 @@ class Sender:
             self._stopped = True
 
     def let_in(self) -> None:
-        """Let an overdue round run before the caller goes on (``round_call``). Any thread."""
+        """Let an overdue round run before the caller goes on (``rounds``). Any thread."""
         self._call.let_in()
 
     async def flush(self, timeout_s: float | None = None) -> int:

@@ -1,10 +1,10 @@
-"""Who wants a round of a sender asks for it here, from any thread; many calls before the round make
-one.
+"""When a sender's rounds run: at the earliest moment that was asked for (``RoundTimer``), and as soon
+as anybody calls for one, from any thread (``RoundCall``). Many calls before the round make one.
 
 A thread that encodes batch after batch holds the interpreter's lock, and the thread of the sender's
 loop gets it only when the switch interval is over (``sys.getswitchinterval``, five milliseconds):
-anew after each wait for a socket. So the first batches of a burst lay idle until
-``buffer.memory`` was full. Therefore whoever has added a batch lets an overdue round in
+anew after each wait for a socket. The first batches of a burst would lie idle until
+``buffer.memory`` is full. Therefore whoever has added a batch lets an overdue round in
 (``let_in``): it waits until that has run, which gives the lock away, and only then encodes the next
 batch. A round is overdue when ``OVERDUE_MS`` have passed since it was asked for. So a caller whose
 batches are small waits once in so many milliseconds, and one beside an idle loop hardly ever.
@@ -73,3 +73,35 @@ class RoundCall:
             self._run()
         finally:
             self._has_run.set()
+
+
+class RoundTimer:
+    """Calls ``fire`` at the earliest moment named since it last did, or a little later."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[], None]) -> None:
+        self._loop = loop
+        self._clock = clock_of(loop)
+        self._fire = fire
+        self._handle: asyncio.TimerHandle | None = None
+        self._at_ms = float("inf")
+
+    def at(self, at_ms: float) -> None:
+        """Fire then at the latest. Infinity is never."""
+        if self._handle is not None:
+            if self._at_ms <= at_ms:
+                return  # it comes early and is set again
+            self._handle.cancel()
+            self._handle = None
+        self._at_ms = at_ms
+        if at_ms != float("inf"):
+            now_ms = self._clock.monotonic_s() * 1000
+            self._handle = self._loop.call_later(max(0.0, at_ms - now_ms) / 1000 + 0.0005, self._fired)
+
+    def _fired(self) -> None:
+        self._handle = None
+        self._at_ms = float("inf")
+        self._fire()
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from raw_requests import eventually
 
-from raylog.client.producer import round_call
-from raylog.client.producer.round_call import OVERDUE_MS, RoundCall
+from raylog.client.producer import rounds
+from raylog.client.producer.rounds import OVERDUE_MS, RoundCall
 from raylog.client.sync import Producer
 from raylog.clock import MachineClock
 
@@ -81,7 +81,7 @@ def threads_go_on_until_they_wait() -> Iterator[None]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_call, "PATIENCE_S", FOR_EVER_S)
+    monkeypatch.setattr(rounds, "PATIENCE_S", FOR_EVER_S)
 
 
 def test_many_calls_before_a_round_make_one(loop: Loop) -> None:
@@ -145,7 +145,7 @@ def test_a_closed_loop_is_no_error(loop: Loop) -> None:
 def test_a_batch_is_sent_before_the_next_one_is_encoded(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Producer(scripted().address) as producer:
         producer.send_batch("t", [b"first"]).result(25)
-        monkeypatch.setattr(round_call, "OVERDUE_MS", 0.0)
+        monkeypatch.setattr(rounds, "OVERDUE_MS", 0.0)
         assert producer._live is not None
         batch = producer.send_batch("t", [b"second"])
         waiting = [each for queue in producer._live.accumulator.active.values() for each in queue.pending]
