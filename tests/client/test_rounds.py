@@ -143,7 +143,8 @@ def test_a_closed_loop_is_no_error(loop: Loop) -> None:
 
 @pytest.mark.usefixtures("threads_go_on_until_they_wait", "patient")
 def test_a_batch_is_sent_before_the_next_one_is_encoded(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Producer(scripted().address) as producer:
+    unbounded = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 100}
+    with Producer(scripted().address, **unbounded) as producer:
         producer.send_batch("t", [b"first"]).result(25)
         monkeypatch.setattr(rounds, "OVERDUE_MS", 0.0)
         assert producer._live is not None
