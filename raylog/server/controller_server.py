@@ -139,9 +139,8 @@ class ControllerServer:
         self._launcher = launcher
         self._config = config or ControllerConfig()
         self._sessions: dict[int, SessionStream] = {}
-        self._request_logs = RequestLogs()
         self._said_hello: set[int] = set()
-        self._session_ids = itertools.count(1)
+        self._session_ids, self._request_logs = itertools.count(1), RequestLogs()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="raylog-metadata")
         self._creating = ThreadPoolExecutor(CREATIONS_AT_ONCE, thread_name_prefix="raylog-launch")
         self._tasks: set[asyncio.Task[None]] = set()

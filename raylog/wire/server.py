@@ -69,6 +69,7 @@ class Server:
     """
 
     loop: asyncio.AbstractEventLoop
+    slow: SlowRequests | None = None  # whether there is to be a line for what takes long
 
     def __init__(
         self,
@@ -121,7 +122,6 @@ class Server:
         self.in_flight_bytes = 0
         self.refused_connections = 0
         self.counts = ServerCounts()
-        self.slow: SlowRequests | None = None  # whether there is to be a line for what takes long
         self.is_over = False
         self.endpoint: Endpoint | None = None
         self._tasks: set[asyncio.Task[None]] = set()
