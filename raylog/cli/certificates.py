@@ -11,7 +11,7 @@ import typer
 from raylog.cli.output import AsJson, print_columns, print_json, print_text
 
 if TYPE_CHECKING:
-    from raylog.disks.node_certificates import HeldCertificate
+    from raylog.disks.node_certificates import CertificateFolder, HeldCertificate
 
 DAYS_MIN, DAYS_MAX = 31, 1_825
 """One that lasts no longer than the first would be made anew each time; the authority lasts twice the second."""
@@ -75,7 +75,16 @@ def certificates(
                 "clients": [_document("names", each, "client_properties") for each in of_clients],
             }
         )
-        return
+    else:
+        _show(made, of_nodes, of_clients, placed_at)
+
+
+def _show(
+    made: CertificateFolder,
+    of_nodes: list[HeldCertificate],
+    of_clients: list[HeldCertificate],
+    placed_at: Path | None,
+) -> None:
     rows = [
         (kind, ",".join(each.names), each.change, f"{each.ends:%Y-%m-%d}", str(each.folder))
         for kind, found in (("node", of_nodes), ("client", of_clients))
