@@ -123,6 +123,23 @@ CLUSTER = Dashboard(
             (Query(_percentile(table.LOCAL_TIME, 0.99), "{{request}}"),),
             "In the process that received them, without what it waits for. 99 of 100 requests take less.",
         ),
+        Panel(
+            "Throttle times",
+            "ms",
+            (Query(_percentile(table.THROTTLE_TIME, 0.99), "{{request}}"),),
+            "How long clients are told to wait for a quota. 99 of 100 are told less.",
+        ),
+        Panel(
+            "Flush times",
+            "ms",
+            tuple(
+                Query(
+                    f"histogram_quantile({share}, sum by (instance, le) (rate({table.FLUSH_TIME.name}_bucket[{RATE}])))",
+                    f"{{{{instance}}}} {share:.0%}",
+                )
+                for share in (0.5, 0.99)
+            ),
+        ),
         Panel("Connections", "short", (Query(f"sum by (listener) ({table.CONNECTIONS.name})", "{{listener}}"),)),
         Panel(
             "Failed authentications",
@@ -251,7 +268,66 @@ PROCESSES = Dashboard(
     ),
 )
 
-DASHBOARDS: Final[Sequence[Dashboard]] = (CLUSTER, TOPICS, GROUPS, PROCESSES)
+TRANSACTIONS = Dashboard(
+    "raylog-transactions",
+    "raylog: transactions",
+    (
+        Panel(
+            "Under way",
+            "short",
+            (
+                Query(f"sum({table.OPEN_TRANSACTIONS.name})", "open"),
+                Query(f"sum({table.ENDING_TRANSACTIONS.name})", "ending"),
+            ),
+            "Those that are ending are decided, and their markers are not all written.",
+        ),
+        Panel(
+            "Ended",
+            "ops",
+            (
+                Query(f"sum(rate({table.COMMITTED_TRANSACTIONS.name}[{RATE}]))", "committed"),
+                Query(f"sum(rate({table.ABORTED_TRANSACTIONS.name}[{RATE}]))", "aborted"),
+                Query(f"sum(rate({table.TIMED_OUT_TRANSACTIONS.name}[{RATE}]))", "timed out"),
+            ),
+        ),
+        Panel("Transactional ids", "short", (Query(f"sum({table.TRANSACTIONAL_IDS.name})", "ids"),)),
+        Panel(
+            "Records that wait for their transaction",
+            "short",
+            (Query(f"sum by (topic) ({table.LAST_STABLE_OFFSET_LAG.name}{_TOPIC})", "{{topic}}"),),
+            "Readers of committed records do not see them yet.",
+        ),
+    ),
+    ("topic",),
+)
+
+CLIENTS = Dashboard(
+    "raylog-clients",
+    "raylog: metrics of clients",
+    (
+        Panel(
+            "Client instances", "short", (Query(f"sum by (instance) ({table.CLIENT_INSTANCES.name})", "{{instance}}"),)
+        ),
+        Panel("Pushes", "ops", (Query(_rate(table.CLIENT_PUSHES, "instance"), "{{instance}}"),)),
+        Panel(
+            "Pushes that are refused",
+            "ops",
+            (
+                Query(f"sum(rate({table.UNREADABLE_PUSHES.name}[{RATE}]))", "unreadable"),
+                Query(f"sum(rate({table.THROTTLED_TELEMETRY.name}[{RATE}]))", "too early"),
+                Query(f"sum(rate({table.UNKNOWN_SUBSCRIPTIONS.name}[{RATE}]))", "of a former subscription"),
+            ),
+        ),
+        Panel(
+            "Values without room",
+            "ops",
+            (Query(_rate(table.DROPPED_POINTS, "instance"), "{{instance}}"),),
+            "What clients pushed beyond the bounds of docs/metrics.md.",
+        ),
+    ),
+)
+
+DASHBOARDS: Final[Sequence[Dashboard]] = (CLUSTER, TOPICS, GROUPS, TRANSACTIONS, CLIENTS, PROCESSES)
 
 ALERTS: Final[Sequence[Alert]] = (
     Alert(
@@ -320,6 +396,42 @@ ALERTS: Final[Sequence[Alert]] = (
         "{{ $labels.consumergroup }} falls behind on {{ $labels.topic }}",
         "It is {{ $value }} records behind, and more with every minute. `raylog groups describe --group "
         "{{ $labels.consumergroup }} --watch 2` shows where.",
+    ),
+    Alert(
+        "RaylogTransactionStuck",
+        f"max by (topic, partition) ({table.LAST_STABLE_OFFSET_LAG.name}) > 0 and max by (topic, partition) "
+        f"(delta(({table.LOG_END_OFFSET.name} - {table.LAST_STABLE_OFFSET_LAG.name})[20m:1m])) == 0",
+        "1m",
+        "warning",
+        "A transaction holds back {{ $labels.topic }}-{{ $labels.partition }}",
+        "For 20 minutes, readers of committed records have got nothing of it, and {{ $value }} records wait. "
+        "`raylog transactions find-hanging --topic {{ $labels.topic }}` names the producer.",
+    ),
+    Alert(
+        "RaylogTransactionsTimeOut",
+        f"sum(rate({table.TIMED_OUT_TRANSACTIONS.name}[10m])) > 0",
+        "10m",
+        "warning",
+        "Transactions are aborted because their time is over",
+        "{{ $value }} a second: their producers have died, or need a longer transaction.timeout.ms. "
+        "`raylog transactions list` names those that are open.",
+    ),
+    Alert(
+        "RaylogProduceSlow",
+        f'histogram_quantile(0.99, sum by (instance, le) (rate({table.TOTAL_TIME.name}_bucket{{request="Produce"}}[5m]))) '
+        "> 1000",
+        "10m",
+        "warning",
+        "One of 100 Produce requests takes {{ $value }} ms at {{ $labels.instance }}",
+        "With acks=all they wait for the slowest follower. `raylog top` shows followers and busy processes.",
+    ),
+    Alert(
+        "RaylogClientMetricsDropped",
+        f"sum by (instance) (rate({table.DROPPED_POINTS.name}[10m])) > 0",
+        "10m",
+        "warning",
+        "Values that clients push have no room at {{ $labels.instance }}",
+        "{{ $value }} a second. `raylog client-metrics list` names the subscriptions; ask for fewer metrics.",
     ),
     Alert(
         "RaylogEventLoopLate",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -44,12 +45,16 @@ def watched(running: InProcessCluster, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def load(bootstrap: str, new_topic: Callable[..., str]) -> Iterator[str]:
-    """A topic that is written to and read from, by a group, until the test is over."""
-    topic, over = new_topic(2), threading.Event()
+def load(running: InProcessCluster, bootstrap: str, new_topic: Callable[..., str]) -> Iterator[str]:
+    """A topic that is written to, in transactions and beyond a quota too, and read from by a group, until the test is over."""
+    topic, over = new_topic(2, flush_messages="1"), threading.Event()
+    quota = {"client-id": "beyond its quota"}
 
     def work() -> None:
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+        greedy = Producer({"bootstrap.servers": bootstrap, "client.id": quota["client-id"]})
+        transactional = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"of-{topic}"})
+        transactional.init_transactions(60)
         consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -60,17 +65,28 @@ def load(bootstrap: str, new_topic: Callable[..., str]) -> Iterator[str]:
         )
         consumer.subscribe([topic])
         while not over.is_set():
-            producer.produce(topic, b"x" * 100)
-            producer.poll(0)
-            consumer.poll(0.01)
+            transactional.begin_transaction()
+            transactional.produce(topic, b"in a transaction")
+            for _ in range(20):
+                producer.produce(topic, b"x" * 100)
+                producer.poll(0)
+                consumer.poll(0.01)
+            if len(greedy) < 100:
+                greedy.produce(topic, b"x" * 10_000)
+            greedy.poll(0)
+            transactional.commit_transaction(60)
+        greedy.purge()
         producer.flush(60)
         consumer.close()
 
     thread = threading.Thread(target=work, name="load")
-    thread.start()
-    yield topic
-    over.set()
-    thread.join(120)
+    with AdminClient(running.address) as admin:
+        admin.alter_quotas(quota, {"producer_byte_rate": 10_000})
+        thread.start()
+        yield topic
+        over.set()
+        thread.join(120)
+        admin.alter_quotas(quota, {"producer_byte_rate": None})
 
 
 def test_every_panel_has_data_in_a_cluster_that_is_used(
@@ -85,8 +101,13 @@ def test_every_panel_has_data_in_a_cluster_that_is_used(
         return [
             name
             for name, expression in wanted.items()
-            if not watched.values(
-                expression.replace(RATE, RATES_OVER).replace("$topic", ".+").replace("$consumergroup", ".+")
+            if not any(
+                map(
+                    math.isfinite,
+                    watched.values(
+                        expression.replace(RATE, RATES_OVER).replace("$topic", ".+").replace("$consumergroup", ".+")
+                    ),
+                )
             )
         ]
 
