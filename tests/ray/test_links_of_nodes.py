@@ -20,7 +20,7 @@ from ray_clusters import PATIENCE_S, eventually, kept_environment
 import raylog
 from raylog import NewTopic
 from raylog.disks.certificate_authority import CertificateAuthority
-from raylog.errors import DisconnectedError
+from raylog.errors import DisconnectedError, DiskError
 from raylog.placement.ray_start import started
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
@@ -138,13 +138,41 @@ def refuse_plain_connections(cluster: raylog.Cluster, endpoints: list[Endpoint])
     asyncio.run(work())
 
 
-def values(cluster: raylog.Cluster, count: int) -> list[bytes | None]:
+def values(cluster: raylog.Cluster, count: int, topic: str = "t") -> list[bytes | None]:
     read: list[bytes | None] = []
     with cluster.consumer() as consumer:
-        consumer.assign([raylog.TopicPartition("t", 0)])
+        consumer.assign([raylog.TopicPartition(topic, 0)])
         consumer.seek_to_beginning()
         eventually(
             lambda: read.extend(each.value for each in consumer.consume(count, timeout=1.0)) or len(read) >= count,
             "all records",
         )
     return read
+
+
+def test_another_init_finds_the_cluster_and_a_later_one_starts_it_again_with_tls(ray_cluster: Any, site: Site) -> None:
+    head = str(ray.util.get_node_ip_address())
+    command("node", "lend", site.disk(head), "--address", ray_cluster.address, configs=site.configs(head))
+    disks, configs = {LENDS: site.disk(LENDS)}, site.configs(LENDS)
+    with raylog.init(disks=disks, configs=configs, timeout_s=PATIENCE_S) as first:
+        servers(first)
+        first.admin().create_topics([NewTopic("again", 1, 3, configs={"min.insync.replicas": "3"})])
+        for told in (configs, None):  # another one, which need not say it again
+            found = raylog.init(disks=disks, configs=told, timeout_s=PATIENCE_S)
+            assert found.address.cluster_id == first.address.cluster_id
+            assert found.address.secret == first.address.secret and isinstance(found.address.secret, SecretInsideTls)
+            with found:  # it has not started the cluster, so it leaves it running
+                send(found, "again", b"by another")
+        with pytest.raises(DiskError, match="the cluster runs with other TLS inside: shut it down"):
+            raylog.init(disks=disks, configs={"security.inter.broker.protocol": "PLAINTEXT"}, timeout_s=PATIENCE_S)
+        send(first, "again", b"by the first")
+    site.configs(LENDS)  # renewed meanwhile
+    with raylog.init(disks=disks, timeout_s=PATIENCE_S) as later:
+        assert later.address.cluster_id == first.address.cluster_id
+        refuse_plain_connections(later, servers(later))
+        assert values(later, 3, "again") == [b"by another"] * 2 + [b"by the first"]
+
+
+def send(cluster: raylog.Cluster, topic: str, value: bytes) -> None:
+    with cluster.producer(acks="all") as producer:
+        producer.send(topic, value).result(PATIENCE_S)
