@@ -102,6 +102,30 @@ def servers(cluster: raylog.Cluster) -> list[Endpoint]:
     return list({*cluster.address.bootstrap, *told})
 
 
+def answering(cluster: raylog.Cluster) -> list[Endpoint]:
+    """The same, once all of them answer: for a while after a start, the metadata name some of before."""
+    found: list[Endpoint] = []
+
+    def do_answer() -> bool:
+        found[:] = servers(cluster)
+        return all(answers(cluster, endpoint) for endpoint in found)
+
+    eventually(do_answer, "all servers")
+    return found
+
+
+def answers(cluster: raylog.Cluster, endpoint: Endpoint) -> bool:
+    async def work() -> None:
+        secret, cluster_id = cluster.address.secret, cluster.address.cluster_id
+        (await Connection.open(endpoint, secret=secret, cluster_id=cluster_id)).abort()
+
+    try:
+        asyncio.run(work())
+    except DisconnectedError:
+        return False
+    return True
+
+
 def test_all_links_between_nodes_have_tls_and_no_client_inside_needs_a_setting(ray_cluster: Any, site: Site) -> None:
     head = str(ray.util.get_node_ip_address())
     command("node", "lend", site.disk(head), "--address", ray_cluster.address, configs=site.configs(head))
@@ -169,7 +193,7 @@ def test_another_init_finds_the_cluster_and_a_later_one_starts_it_again_with_tls
     site.configs(LENDS)  # renewed meanwhile
     with raylog.init(disks=disks, timeout_s=PATIENCE_S) as later:
         assert later.address.cluster_id == first.address.cluster_id
-        refuse_plain_connections(later, servers(later))
+        refuse_plain_connections(later, answering(later))
         assert values(later, 3, "again") == [b"by another"] * 2 + [b"by the first"]
 
 
