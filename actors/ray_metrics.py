@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from ray.util.metrics import Counter, Gauge
 
@@ -76,6 +76,8 @@ class RayMetrics:
                 for name, keys, part in _parts(metric, series):
                     self._set(metric, name, keys, part)
                 return 0
+            case _:
+                assert_never(metric.type)
 
     def _count(self, metric: Metric, series: _Series) -> int:
         left_out = 0

@@ -177,14 +177,15 @@ def test_history_of_lag_is_bounded_and_forgets_groups_that_are_gone() -> None:
     assert line.points.split()[0].endswith(",146.0"), "no lag is at the bottom"
 
 
+class NoCluster:
+    options: dict[str, Any] = {}
+
+    def admin(self, **_: Any) -> None:
+        return None
+
+
 def test_answers_are_kept_for_a_moment_and_errors_are_not() -> None:
     from raylog.console.view import ClusterView
-
-    class NoCluster:
-        options: dict[str, Any] = {}
-
-        def admin(self, **_: Any) -> None:
-            return None
 
     now = [0.0]
     view = ClusterView(NoCluster(), clock=lambda: now[0])  # type: ignore[arg-type]
@@ -205,12 +206,6 @@ def test_answers_are_kept_for_a_moment_and_errors_are_not() -> None:
 
 def test_what_took_long_is_asked_for_seldomer_up_to_a_bound() -> None:
     from raylog.console.view import KEPT_S_MAX, ClusterView
-
-    class NoCluster:
-        options: dict[str, Any] = {}
-
-        def admin(self, **_: Any) -> None:
-            return None
 
     now = [0.0]
     view = ClusterView(NoCluster(), clock=lambda: now[0])  # type: ignore[arg-type]

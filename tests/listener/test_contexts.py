@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from kio.schema.errors import ErrorCode
-from outside import Client, fetch, metadata, milliseconds, produce, request
+from outside import Client, create_topics, fetch, heartbeat, metadata, milliseconds, produce, request
 from raw_requests import batch, eventually
 
 from raylog.kafka.chain import Verdict
@@ -150,22 +150,6 @@ def list_offsets(topic: str) -> Any:
             ),
         ),
     )
-
-
-def create_topics(name: str) -> Any:
-    return request(
-        CREATE_TOPICS,
-        7,
-        topics=lambda module: (
-            module.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=()),
-        ),
-        timeout=milliseconds(5_000),
-        validate_only=True,
-    )
-
-
-def heartbeat(group: str) -> Any:
-    return request(HEARTBEAT, 4, group_id=group, generation_id=1, member_id="m", group_instance_id=None)
 
 
 def describe_groups(groups: list[str]) -> Any:

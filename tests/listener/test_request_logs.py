@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from outside import Client, fetch, milliseconds, produce, request
+from outside import Client, create_topics, fetch, heartbeat, produce, request
 from raw_requests import batch, eventually, nodes_of
 from raw_requests import produce as produce_inside
 
@@ -84,22 +84,6 @@ def slow(running: InProcessCluster, admin: AdminClient) -> Iterator[Callable[...
     admin.alter_configs(broker="all", delete=[SLOW, TRACED])
     eventually(lambda: all_are(False), "no server looks for slow requests")
     assert not any(each.stages for each in servers())
-
-
-def create_topics(name: str) -> Any:
-    return request(
-        CREATE_TOPICS,
-        7,
-        topics=lambda module: (
-            module.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=()),
-        ),
-        timeout=milliseconds(5_000),
-        validate_only=True,
-    )
-
-
-def heartbeat(group: str) -> Any:
-    return request(HEARTBEAT, 4, group_id=group, generation_id=1, member_id="m", group_instance_id=None)
 
 
 ONE, BOTH = {0: batch(b"a")}, {0: batch(b"a"), 1: batch(b"b")}

@@ -187,3 +187,20 @@ def fetch(
 def parts(reply: Any) -> dict[int, Any]:
     """A fetch's answer by partition."""
     return {each.partition_index: each for topic in reply.responses for each in topic.partitions}
+
+
+def create_topics(name: str) -> Any:
+    """CreateTopics that only validates."""
+    return request(
+        19,
+        7,
+        topics=lambda module: (
+            module.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=()),
+        ),
+        timeout=milliseconds(5_000),
+        validate_only=True,
+    )
+
+
+def heartbeat(group: str) -> Any:
+    return request(12, 4, group_id=group, generation_id=1, member_id="m", group_instance_id=None)
