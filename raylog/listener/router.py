@@ -119,7 +119,8 @@ class Router:
         )
         fetches.readable, fetches.quota_of = self._guard.readable, self._quotas.of_fetch
         self._groups, self._transactions = (
-            Coordinators(topic, self._routes, self._owners, self._arrivals) for topic in (GROUPS, TRANSACTIONS)
+            Coordinators(topic, self._routes, self._owners, self._arrivals, self._moves.coordinated)
+            for topic in (GROUPS, TRANSACTIONS)
         )
         self.server = self._server(fetches, ports, cluster_id, stages)
         self.server.on_read = budget.answers_read
