@@ -5,6 +5,7 @@ else needs packages that are large, so each comes with an extra::
 
     raylog[arrow]    pyarrow and uvloop: Arrow tables for producers and consumers, at full speed
     raylog[console]  raylog console: starlette, uvicorn and jinja2
+    raylog[schemas]  --schema-registry of console and consume: fastavro and protobuf
     raylog[secure]   raylog up --secure: cryptography, which makes certificates
     raylog[ray]      the servers: init, arrange, raylog up, and finding a cluster through Ray
     raylog[oauth]    listeners that verify signed tokens (OAUTHBEARER): PyJWT and cryptography
@@ -22,6 +23,8 @@ from raylog.errors import MissingExtraError
 
 _EXTRA_OF = {
     "cryptography": "secure",
+    "fastavro": "schemas",
+    "google": "schemas",
     "grpc": "ray",
     "jinja2": "console",
     "jwt": "oauth",
@@ -37,7 +40,10 @@ _EXTRA_OF = {
 
 def is_installed(package: str) -> bool:
     """Whether the package is there. Does not import it."""
-    return package in sys.modules or find_spec(package) is not None
+    try:
+        return package in sys.modules or find_spec(package) is not None
+    except ModuleNotFoundError:  # of "google.protobuf" not even "google"
+        return False
 
 
 def need(package: str, purpose: str, extra: str | None = None) -> None:

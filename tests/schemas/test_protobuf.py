@@ -1,0 +1,122 @@
+"""Protobuf payloads: decoded by descriptors alone, by the message that their indexes name."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from google.protobuf.message import DecodeError
+from protobuf_files import classes, file, serialized
+
+from raylog.schemas.protobuf import ProtobufSchema
+from raylog.schemas.wire_format import NotDecodedError, message_path
+
+LINES = file("shop/line.proto", "shop", {"Line": {"article": "string", "count": "int32"}})
+ORDERS = file(
+    "shop/order.proto",
+    "shop",
+    {
+        "Ping": {"at": "int64"},
+        "Order": {
+            "id": "int64",
+            "is_paid": "bool",
+            "lines": "repeated .shop.Line",
+            "made": ".google.protobuf.Timestamp",
+            "note_text": "string",
+            "seal": "bytes",
+        },
+        "Inner": {"x": "int32"},
+    },
+    "shop/line.proto",
+    "google/protobuf/timestamp.proto",
+    "confluent/meta.proto",
+    nested="Order",
+)
+
+
+def schema() -> ProtobufSchema:
+    return ProtobufSchema(serialized(ORDERS), {"shop/line.proto": serialized(LINES)}, "default")
+
+
+def test_a_message_with_imports_is_decoded_without_protoc() -> None:
+    whole = file("shop/order.proto", "shop", {}, *list(ORDERS.dependency)[:2])
+    whole.message_type.extend(ORDERS.message_type)
+    order = classes(LINES, whole)["shop.Order"](id=7, note_text="ü", seal=b"\xff")
+    order.lines.add(article="tea", count=2)
+    order.made.FromSeconds(0)
+    assert schema().decode(b"\x02\x02" + order.SerializeToString()) == (
+        "Protobuf shop.Order",
+        {
+            "id": "7",
+            "is_paid": False,
+            "lines": [{"article": "tea", "count": 2}],
+            "made": "1970-01-01T00:00:00Z",
+            "note_text": "ü",
+            "seal": "/w==",
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "value"),
+    [
+        (b"\x00\x08\x05", "Protobuf shop.Ping", {"at": "5"}),
+        (b"\x02\x00\x08\x05", "Protobuf shop.Ping", {"at": "5"}),
+        (b"\x04\x02\x00\x08\x05", "Protobuf shop.Order.Inner", {"x": 5}),
+    ],
+)
+def test_the_indexes_name_the_message(payload: bytes, kind: str, value: dict[str, object]) -> None:
+    assert schema().decode(payload) == (kind, value)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "ends within a number"),
+        (b"\x04\x02", "ends within a number"),
+        (b"\x01", "by -1 indexes"),
+        (b"\x80\x01", "by 64 indexes"),
+        (b"\x02\x06", "no message 3"),
+        (b"\x02\x01", "no message -1"),
+        (b"\x04\x00\x00", "no message 0.0"),
+    ],
+)
+def test_indexes_that_name_nothing_are_refused(payload: bytes, reason: str) -> None:
+    with pytest.raises(NotDecodedError, match=reason):
+        schema().decode(payload)
+
+
+def test_the_path_says_where_the_message_begins() -> None:
+    assert message_path(b"\x00abc") == ((0,), 1)
+    assert message_path(b"\x04\x02\x80\x01abc") == ((1, 64), 4)
+
+
+def test_bytes_that_are_no_message_are_an_error_of_the_library() -> None:
+    with pytest.raises(DecodeError):
+        schema().decode(b"\x00\xff")
+
+
+@pytest.mark.parametrize("text", ['syntax = "proto3";', base64.b64encode(b"\xff\xff").decode(), "ü"])
+def test_a_registry_without_descriptors_is_named(text: str) -> None:
+    with pytest.raises(NotDecodedError, match="as text only"):
+        ProtobufSchema(text)
+
+
+def test_a_type_of_a_file_that_nobody_has_is_refused() -> None:
+    lost = file("a.proto", "a", {"A": {"b": ".google.type.Money"}}, "google/type/money.proto")
+    with pytest.raises(TypeError):
+        ProtobufSchema(serialized(lost))
+
+
+def test_no_module_is_imported_because_a_schema_names_it() -> None:
+    odd = file("a.proto", "a", {"A": {"b": "int32"}}, "google/protobuf/../../os.proto", "google/protobuf/nothing.proto")
+    assert ProtobufSchema(serialized(odd)).decode(b"\x00")[1] == {"b": 0}
+
+
+def test_defaults_are_left_out_where_there_could_be_millions() -> None:
+    wide = file(
+        "w.proto", "", {"Wide": {f"f{number}": "int32" for number in range(2_000)}, "All": {"w": "repeated .Wide"}}
+    )
+    schema = ProtobufSchema(serialized(wide))
+    assert len(schema.decode(b"\x00")[1]) == 2_000
+    assert schema.decode(b"\x02\x02" + b"\x0a\x00" * 10_000)[1] == {"w": [{}] * 10_000}
