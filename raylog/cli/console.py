@@ -9,6 +9,14 @@ import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_text
+from raylog.cli.schema_registry import (
+    RegistryCa,
+    RegistryPasswordFile,
+    RegistryUrl,
+    RegistryUser,
+    decoder_of,
+    first_line,
+)
 
 PORT = 8900
 
@@ -32,6 +40,10 @@ def console(
         Path | None, typer.Option("--ssl-key", help="The certificate's private key in PEM.", show_default=False)
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen on the network without a password.")] = False,
+    schema_registry: RegistryUrl = None,
+    schema_registry_user: RegistryUser = None,
+    schema_registry_password_file: RegistryPasswordFile = None,
+    schema_registry_ca: RegistryCa = None,
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
@@ -47,12 +59,13 @@ def console(
     for package in ("starlette", "uvicorn", "jinja2"):
         need(package, "raylog console")
     from raylog.console.app import console_app
-    from raylog.console.serving import ConsoleSettings, password_in, serve
+    from raylog.console.serving import ConsoleSettings, serve
     from raylog.console.view import ClusterView
 
-    password = None if password_file is None else password_in(password_file)
+    password = None if password_file is None else first_line(password_file)
     settings = ConsoleSettings(host, port, read_only, insecure, password, ssl_certificate, ssl_key)
     lines = settings.checked()
+    decoder = decoder_of(schema_registry, schema_registry_user, schema_registry_password_file, schema_registry_ca)
     view = ClusterView(find_cluster(folder, address, timeout))
 
     def say(url: str) -> None:
@@ -63,4 +76,4 @@ def console(
         else:
             print_text(f"The console of cluster {view.cluster.address.cluster_id}: {url}")
 
-    serve(console_app(view, settings), settings, say)
+    serve(console_app(view, settings, decoder), settings, say)

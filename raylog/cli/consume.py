@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from enum import Enum
@@ -11,11 +12,13 @@ import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, ConsumerConfig, Folder, Timeout, open_consumer
 from raylog.cli.output import AsJson, notice, print_json, text_or_base64
+from raylog.cli.schema_registry import RegistryCa, RegistryPasswordFile, RegistryUrl, RegistryUser, decoder_of
 from raylog.cli.topics import parse_configs
 from raylog.types import TopicPartition
 
 if TYPE_CHECKING:
     from raylog.records.record import Record
+    from raylog.schemas.decoding import Decoded, NotDecoded, Reading, SchemaDecoder
 
 POLL_S = 0.2
 
@@ -47,6 +50,10 @@ def consume(
         Isolation, typer.Option(help="read_committed leaves out records of aborted and open transactions.")
     ] = Isolation.READ_UNCOMMITTED,
     print_key: Annotated[bool, typer.Option("--print-key", help="Print KEY, a tab, VALUE.")] = False,
+    schema_registry: RegistryUrl = None,
+    schema_registry_user: RegistryUser = None,
+    schema_registry_password_file: RegistryPasswordFile = None,
+    schema_registry_ca: RegistryCa = None,
     config: ConsumerConfig = None,
     folder: Folder = None,
     address: Address = None,
@@ -56,29 +63,36 @@ def consume(
     """Print the values of a topic's records, a line each, as they come; --json adds everything
     else.
 
-    Without --from-beginning or --offset it starts with the records that come from now on.
+    Without --from-beginning or --offset it starts with the records that come from now on. A value whose
+    schema the registry cannot give is printed in hex.
     """
     if offset is not None and (partition is None or len(partition) != 1):
         raise typer.BadParameter("--offset needs exactly one --partition")
     if offset is not None and from_beginning:
         raise typer.BadParameter("give --offset or --from-beginning, not both")
+    decoder = decoder_of(schema_registry, schema_registry_user, schema_registry_password_file, schema_registry_ca)
+    printer = _Printer(decoder, print_key=print_key, as_json=as_json)
     options = parse_configs(config)
     if isolation_level is not Isolation.READ_UNCOMMITTED:
         options["isolation.level"] = isolation_level.value
     with open_consumer(folder, address, timeout, options) as consumer:
         numbers = partition if partition is not None else list(range(consumer.partitions_for(topic)))
         chosen = [TopicPartition(topic, number) for number in numbers]
-        consumer.assign(chosen)
-        if offset is not None:
-            consumer.seek(chosen[0], offset)
-        elif from_beginning:
-            consumer.seek_to_beginning()
-        else:
-            consumer.seek_to_end()
+        _start(consumer, chosen, offset, from_beginning=from_beginning)
         ends = consumer.end_offsets(chosen) if until_end else {}
-        read = _print_records(consumer, chosen, ends, max_messages, timeout_ms, print_key=print_key, as_json=as_json)
+        read = _print_records(consumer, chosen, ends, max_messages, timeout_ms, printer)
     if not as_json and sys.stderr.isatty():
         notice(f"{read} records")
+
+
+def _start(consumer: Any, chosen: list[TopicPartition], offset: int | None, *, from_beginning: bool) -> None:
+    consumer.assign(chosen)
+    if offset is not None:
+        consumer.seek(chosen[0], offset)
+    elif from_beginning:
+        consumer.seek_to_beginning()
+    else:
+        consumer.seek_to_end()
 
 
 def _print_records(
@@ -87,9 +101,7 @@ def _print_records(
     ends: dict[TopicPartition, int],
     max_messages: int | None,
     timeout_ms: int | None,
-    *,
-    print_key: bool,
-    as_json: bool,
+    printer: _Printer,
 ) -> int:
     read = 0
     last_record_at = time.monotonic()
@@ -97,10 +109,11 @@ def _print_records(
         if ends and all(consumer.position(each) >= ends[each] for each in chosen):
             return read
         records = consumer.consume(timeout=POLL_S)
+        printer.begin()
         for record in records:
             if ends and record.offset >= ends[TopicPartition(record.topic, record.partition)]:
                 continue
-            _print_record(record, print_key=print_key, as_json=as_json)
+            printer.print(record)
             read += 1
             if max_messages is not None and read >= max_messages:
                 sys.stdout.flush()
@@ -113,21 +126,66 @@ def _print_records(
             return read
 
 
-def _print_record(record: Record, *, print_key: bool, as_json: bool) -> None:
-    if as_json:
-        document: dict[str, Any] = {
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            **text_or_base64("key", record.key),
-            **text_or_base64("value", record.value),
-            "headers": [{"key": name, **text_or_base64("value", value)} for name, value in record.headers],
-            "leader_epoch": record.leader_epoch,
-        }
-        print_json(document)
-        return
-    line = record.value or b""
-    if print_key:
-        line = (record.key or b"null") + b"\t" + line
-    sys.stdout.write(line.decode(errors="replace") + "\n")
+class _Printer:
+    """Writes records to stdout. ``decoder``: of a schema registry, if there is one."""
+
+    def __init__(self, decoder: SchemaDecoder | None, *, print_key: bool, as_json: bool) -> None:
+        self._decoder = decoder
+        self._reading: Reading | None = None
+        self._print_key = print_key
+        self._as_json = as_json
+        self._last_notice = ""
+
+    def begin(self) -> None:
+        """For what one poll brought."""
+        self._reading = None if self._decoder is None else self._decoder.reading()
+
+    def print(self, record: Record) -> None:
+        if self._as_json:
+            document: dict[str, Any] = {
+                "topic": record.topic,
+                "partition": record.partition,
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                **self._field("key", record.key),
+                **self._field("value", record.value),
+                "headers": [{"key": name, **text_or_base64("value", value)} for name, value in record.headers],
+                "leader_epoch": record.leader_epoch,
+            }
+            print_json(document)
+            return
+        line = self._line(record.value) or b""
+        if self._print_key:
+            line = (self._line(record.key) or b"null") + b"\t" + line
+        sys.stdout.write(line.decode(errors="replace") + "\n")
+
+    def _field(self, name: str, data: bytes | None) -> dict[str, Any]:
+        """Of a document: the decoded value and its schema, or the data as ever."""
+        from raylog.schemas.decoding import Decoded, NotDecoded
+
+        match self._decoded(data):
+            case Decoded() as found:
+                return {name: json.loads(found.text()), f"{name}_schema": {"id": found.schema_id, "type": found.kind}}
+            case NotDecoded(schema_id, reason):
+                return {**text_or_base64(name, data), f"{name}_schema": {"id": schema_id, "not_decoded": reason}}
+            case None:
+                return dict(text_or_base64(name, data))
+
+    def _line(self, data: bytes | None) -> bytes | None:
+        """JSON of what is decoded; hex, and a notice of the reason, of what can't be; else the data."""
+        from raylog.schemas.decoding import Decoded, NotDecoded
+
+        match self._decoded(data):
+            case Decoded() as found:
+                return found.text().encode()
+            case NotDecoded(schema_id, reason):
+                told = f"A message with schema {schema_id} is not decoded: {reason}"
+                if told != self._last_notice:
+                    notice(told)
+                    self._last_notice = told
+                return None if data is None else data.hex().encode()
+            case None:
+                return data
+
+    def _decoded(self, data: bytes | None) -> Decoded | NotDecoded | None:
+        return None if data is None or self._reading is None else self._reading.decoded(data)

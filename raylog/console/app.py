@@ -28,14 +28,15 @@ from raylog.console.protection import Protection
 from raylog.console.serving import ConsoleSettings
 from raylog.console.view import ClusterView
 from raylog.errors import RaylogError
+from raylog.schemas.decoding import SchemaDecoder
 
 Fields = Mapping[str, str]
 Change = Callable[[Request, Fields], Response]
 FORM_FIELDS_MAX = 10_000
 
 
-def console_app(view: ClusterView, settings: ConsoleSettings) -> Starlette:
-    """The app. It closes the view when it ends."""
+def console_app(view: ClusterView, settings: ConsoleSettings, decoder: SchemaDecoder | None = None) -> Starlette:
+    """The app. It closes the view when it ends. ``decoder``: of a schema registry, if there is one."""
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
@@ -82,6 +83,7 @@ def console_app(view: ClusterView, settings: ConsoleSettings) -> Starlette:
     )
     app.state.view = view
     app.state.settings = settings
+    app.state.decoder = decoder
     app.state.templates = environment()
     app.state.token = secrets.token_urlsafe(32)
     app.state.lags = LagSampler(view)

@@ -14,18 +14,21 @@ from starlette.responses import Response
 from raylog.cli.offset_resets import parse_moment
 from raylog.client.admin.admin import TopicDescription
 from raylog.console.pages import PageError, number_of, page
-from raylog.console.reading import SCANNED_MAX, SHOWN_MAX, Filter, read
+from raylog.console.reading import READ_S, SCANNED_MAX, SHOWN_MAX, Filter, read
 from raylog.console.shown_bytes import SHOWN_BYTES, SHOWN_BYTES_ALONE, ShownBytes, shown
 from raylog.console.topics import described
 from raylog.console.view import ClusterView
 from raylog.errors import ConfigError
 from raylog.records.record import Record
+from raylog.schemas.decoding import Reading, SchemaDecoder
 from raylog.types import TopicPartition
 
 SHOWN_DEFAULT = 50
 FILTER_LENGTH_MAX = 1_000
 TAIL_S = 120
 TAIL_RECORDS_MAX = 100
+DECODING_S = 2 * READ_S
+"""Decoding what a page looks at is part of its read; this leaves as much for what it shows."""
 WAYS = ("newest", "oldest", "offset", "time", "at")
 _AT = re.compile(r"\d{1,9}:\d{1,19}(,\d{1,9}:\d{1,19})*")
 _BAD_REQUEST, _NOT_FOUND = 400, 404
@@ -41,11 +44,11 @@ class ShownRecord:
     headers: list[tuple[str, ShownBytes]]
 
 
-def shown_record(record: Record, most: int = SHOWN_BYTES) -> ShownRecord:
+def shown_record(record: Record, reading: Reading | None, most: int = SHOWN_BYTES) -> ShownRecord:
     return ShownRecord(
         record,
-        shown(record.key, most),
-        shown(record.value, most),
+        shown(record.key, most, reading),
+        shown(record.value, most, reading),
         [(name, shown(content, most)) for name, content in record.headers],
     )
 
@@ -61,8 +64,9 @@ def messages_page(request: Request) -> Response:
     keys = _partitions(request, topic)
     is_committed = request.query_params.get("committed") == "yes"
     start = _start(request, view, topic, keys, way, shown_max, filter)
+    reading = _reading(request)
     bound = SCANNED_MAX if way == "newest" else shown_max
-    found = read(view, start, shown_max=bound, filter=filter, is_committed=is_committed)
+    found = read(view, start, shown_max=bound, filter=filter, is_committed=is_committed, reading=reading)
     records = sorted(found.records, key=lambda each: (each.timestamp, each.partition, each.offset))
     if way == "newest":
         records = records[-shown_max:][::-1]
@@ -74,7 +78,7 @@ def messages_page(request: Request) -> Response:
         query=request.query_params,
         count=shown_max,
         is_committed=is_committed,
-        records=[shown_record(each) for each in records],
+        records=[shown_record(each, reading) for each in records],
         found=found,
         next_at=_at_text(found.at) if found.stopped_by and way != "newest" else None,
         partition=request.query_params.get("partition", ""),
@@ -96,7 +100,9 @@ def message_page(request: Request) -> Response:
         raise PageError(
             _NOT_FOUND, text + ": it was deleted or compacted away, is a marker of a transaction, or is still to come"
         )
-    return page(request, "message.html", topic=topic, shown=shown_record(found.records[0], SHOWN_BYTES_ALONE))
+    return page(
+        request, "message.html", topic=topic, shown=shown_record(found.records[0], _reading(request), SHOWN_BYTES_ALONE)
+    )
 
 
 def tail_page(request: Request) -> Response:
@@ -126,9 +132,16 @@ def tail_records(request: Request) -> Response:
     if not filter.is_there:
         ends = view.admin.list_offsets(dict.fromkeys(start, "latest"))
         start = {key: max(offset, ends[key].offset - TAIL_RECORDS_MAX) for key, offset in start.items()}
-    found = read(view, start, shown_max=TAIL_RECORDS_MAX * len(start), filter=filter)
-    records = [shown_record(each) for each in reversed(found.records)]
+    reading = _reading(request)
+    found = read(view, start, shown_max=TAIL_RECORDS_MAX * len(start), filter=filter, reading=reading)
+    records = [shown_record(each, reading) for each in reversed(found.records)]
     return page(request, "tail_records.html", topic=topic, records=records, at=_at_text(found.at))
+
+
+def _reading(request: Request) -> Reading | None:
+    """What decodes messages for one page; None without a schema registry."""
+    decoder: SchemaDecoder | None = request.app.state.decoder
+    return None if decoder is None else decoder.reading(DECODING_S)
 
 
 def _filter(request: Request) -> Filter:

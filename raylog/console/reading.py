@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from raylog.console.pages import PageError
 from raylog.console.view import ClusterView
+from raylog.schemas.decoding import Decoded, Reading
 from raylog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ READ_S = 5.0
 FIRST_RECORD_S = 30.0
 """How much longer a read waits for its first record: one of 100 MB has to come whole."""
 READS_MAX = 2
+TOO_LONG = f"after {READ_S:.0f} seconds"
 POLL_S = 0.2
 POLLED_MAX = 200
 FETCH_BYTES = 4 << 20
@@ -37,8 +39,8 @@ _reads = threading.BoundedSemaphore(READS_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a record must have; empty texts ask for nothing. Keys and values match where they
-    contain the text's bytes, ``header`` is "name" or "name=text".
+    """What a record must have; empty texts ask for nothing. Keys and values match where they, or the
+    JSON that they are decoded to, contain the text's bytes; ``header`` is "name" or "name=text".
     """
 
     key: str = ""
@@ -49,10 +51,10 @@ class Filter:
     def is_there(self) -> bool:
         return bool(self.key or self.value or self.header)
 
-    def takes(self, record: Record) -> bool:
-        if self.key and self.key.encode() not in (record.key or b""):
+    def takes(self, record: Record, reading: Reading | None = None) -> bool:
+        if self.key and not _has(record.key, self.key, reading):
             return False
-        if self.value and self.value.encode() not in (record.value or b""):
+        if self.value and not _has(record.value, self.value, reading):
             return False
         return not self.header or self._takes_header(record)
 
@@ -61,6 +63,14 @@ class Filter:
         return any(
             each == name and (not equals or text.encode() in (content or b"")) for each, content in record.headers
         )
+
+
+def _has(data: bytes | None, text: str, reading: Reading | None) -> bool:
+    """JSON of what is decoded has a space behind each colon and comma, as on the page."""
+    if data is None or text.encode() in data:
+        return data is not None
+    decoded = None if reading is None else reading.decoded(data)
+    return isinstance(decoded, Decoded) and text in decoded.text()
 
 
 @dataclass(slots=True)
@@ -83,6 +93,7 @@ def read(
     shown_max: int,
     filter: Filter = Filter(),
     is_committed: bool = False,
+    reading: Reading | None = None,
 ) -> Found:
     """Read from these offsets, which are brought into the logs' ranges. Raises PageError (503) when
     too many reads are under way.
@@ -95,7 +106,7 @@ def read(
     wanted = [key for key in keys if found.at[key] < ends[key]]
     if wanted:
         with _slot():
-            _fill(view, found, wanted, ends, shown_max, filter, is_committed)
+            _fill(view, found, wanted, ends, shown_max, is_committed, lambda record: filter.takes(record, reading))
     return found
 
 
@@ -105,8 +116,8 @@ def _fill(
     wanted: Sequence[TopicPartition],
     ends: Mapping[TopicPartition, int],
     shown_max: int,
-    filter: Filter,
     is_committed: bool,
+    is_wanted: Callable[[Record], bool],
 ) -> None:
     deadline = time.monotonic() + READ_S
     left = set(wanted)
@@ -125,8 +136,8 @@ def _fill(
                 if record.offset >= ends[key]:
                     continue
                 found.at[key] = record.offset + 1
-                _take(found, record, filter)
-                found.stopped_by = _bound(found, shown_max)
+                _take(found, record, is_wanted)
+                found.stopped_by = _bound(found, shown_max, deadline)
                 if found.stopped_by:
                     break
             else:
@@ -137,25 +148,27 @@ def _fill(
                     consumer.pause(*done)
                 left -= done
                 if left and time.monotonic() > deadline + (0 if found.scanned else FIRST_RECORD_S):
-                    found.stopped_by = f"after {READ_S:.0f} seconds"
+                    found.stopped_by = TOO_LONG
         if not left:
             found.stopped_by = ""
 
 
-def _take(found: Found, record: Record, filter: Filter) -> None:
+def _take(found: Found, record: Record, is_wanted: Callable[[Record], bool]) -> None:
     found.scanned += 1
     found.scanned_bytes += len(record.key or b"") + len(record.value or b"")
-    if filter.takes(record):
+    if is_wanted(record):
         found.records.append(record)
 
 
-def _bound(found: Found, shown_max: int) -> str:
+def _bound(found: Found, shown_max: int, deadline: float) -> str:
     if len(found.records) >= shown_max:
         return f"at {shown_max:,} records"
     if found.scanned >= SCANNED_MAX:
         return f"after {found.scanned:,} records were looked at"
     if found.scanned_bytes >= SCANNED_BYTES_MAX:
         return f"after {found.scanned_bytes // (1 << 20):,} MiB were looked at"
+    if time.monotonic() > deadline:
+        return TOO_LONG
     return ""
 
 

@@ -74,18 +74,6 @@ class ConsoleSettings:
         return lines
 
 
-def password_in(path: Path) -> str:
-    """The first line of a file. Raises ConfigError for one that is empty or can't be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the password cannot be read from {path}: {error}") from error
-    password = text.split("\n", 1)[0].rstrip("\r")
-    if not password:
-        raise ConfigError(f"{path} is empty: its first line is the password")
-    return password
-
-
 def listening(settings: ConsoleSettings) -> tuple[socket.socket, str]:
     """The socket, bound and listening, and the URL of the first page. Raises ConfigError."""
     try:

@@ -57,3 +57,24 @@ def test_a_certificate_that_is_none_and_a_port_that_is_taken_are_refused(kafka: 
     assert "--ssl-certificate" in refused("--bootstrap-server", kafka.bootstrap, "--port", "0", *files)
     port = kafka.bootstrap.split(",")[0].partition(":")[2]
     assert "cannot listen" in refused("--bootstrap-server", kafka.bootstrap, "--port", port)
+
+
+def test_the_registry_of_the_command_decodes_what_the_pages_show(kafka: Kafka, tmp_path: Path) -> None:
+    from schema_registry import framed, schema_registry
+
+    with schema_registry(tmp_path, authorization="ann:secret") as registry:
+        kafka.write("payments", framed(registry.register("payments-value", '"long"'), b"\x0e"))
+        password = tmp_path / "password"
+        password.write_text("secret\n")
+        options = ["--bootstrap-server", kafka.bootstrap, "--port", "0", "--json", "--schema-registry", registry.url]
+        options += ["--schema-registry-user", "ann", "--schema-registry-password-file", str(password)]
+        process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["url"]
+            with urllib.request.urlopen(url + "topics/payments/messages?count=1", timeout=60) as answer:
+                assert "Avro long" in answer.read().decode()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143 and "Traceback" not in errors, errors

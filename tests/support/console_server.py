@@ -9,8 +9,8 @@ from typing import Any
 
 
 @contextmanager
-def serving(cluster: Any, **settings: Any) -> Iterator[Any]:
-    """A console of that cluster while the block runs: what ``Browser`` takes."""
+def serving(cluster: Any, decoder: Any = None, **settings: Any) -> Iterator[Any]:
+    """A console of that cluster while the block runs: what ``Browser`` takes. ``decoder``: of a schema registry."""
     from console_browser import Browser
 
     from raylog.console.app import console_app
@@ -19,7 +19,7 @@ def serving(cluster: Any, **settings: Any) -> Iterator[Any]:
 
     wanted = ConsoleSettings(**settings)
     bound, url = listening(wanted)
-    app = console_app(ClusterView(cluster), wanted)
+    app = console_app(ClusterView(cluster), wanted, decoder)
     server = server_of(app, wanted)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
