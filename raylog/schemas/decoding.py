@@ -20,7 +20,7 @@ from raylog.extras import need
 from raylog.schemas.avro import AvroSchema
 from raylog.schemas.protobuf import ProtobufSchema
 from raylog.schemas.registry import RegisteredSchema, RegistrySettings, SchemaRegistry, shortened
-from raylog.schemas.schema_cache import Patience, ReadySchema, SchemaCache
+from raylog.schemas.schema_cache import ReaderPatience, ReadySchema, SchemaCache
 from raylog.schemas.wire_format import HEADER_BYTES, NotDecodedError, schema_id_of
 
 DECODED_BYTES_MAX: Final = 256 * 1024
@@ -108,7 +108,7 @@ class Reading:
 
     def __init__(self, cache: SchemaCache, decoding_s: float = math.inf) -> None:
         self._cache = cache
-        self._patience = Patience()
+        self._patience = ReaderPatience()
         self._decoding_s = decoding_s
         self._decoded_s = 0.0
 

@@ -1,7 +1,7 @@
 """Schemas that a registry has given, kept; and how long a reader waits for one that is not there yet.
 
 A thread asks for each schema, once however many readers want it, and makes it ready to decode. A
-reader waits ``WAIT_S`` in all, for all that it wants (``Patience``): what has not come by then is shown
+reader waits ``WAIT_S`` in all, for all that it wants (``ReaderPatience``): what has not come by then is shown
 as bytes, and the answer is kept for the next reader. While the registry is away nobody waits at all:
 ``AWAY_S`` after each failure somebody's question tries it again, in the background.
 
@@ -51,7 +51,7 @@ class ReadySchema(Protocol):
 
 
 @dataclass(slots=True)
-class Patience:
+class ReaderPatience:
     """What one reader has left: a page, or what one poll of a consumer brought."""
 
     seconds: float = WAIT_S
@@ -72,7 +72,7 @@ class SchemaCache:
         self._away: str | None = None
         self._away_until = 0.0
 
-    def schema(self, schema_id: int, patience: Patience) -> ReadySchema:
+    def schema(self, schema_id: int, patience: ReaderPatience) -> ReadySchema:
         """The schema, or NotDecodedError with why it isn't there."""
         with self._lock:
             found = self._kept.get(schema_id)
@@ -95,7 +95,7 @@ class SchemaCache:
         if self._away is not None and now_s < self._away_until:
             raise NotDecodedError(self._away)
 
-    def _asked(self, schema_id: int, patience: Patience) -> Future[ReadySchema]:
+    def _asked(self, schema_id: int, patience: ReaderPatience) -> Future[ReadySchema]:
         """The answer that is under way, or a new one."""
         under_way = self._asking.get(schema_id)
         if under_way is not None:
@@ -151,7 +151,7 @@ class SchemaCache:
                 self._kept_bytes -= oldest.size_bytes
 
 
-def _waited(answer: Future[ReadySchema], patience: Patience) -> ReadySchema:
+def _waited(answer: Future[ReadySchema], patience: ReaderPatience) -> ReadySchema:
     begun_s = time.monotonic()
     try:
         return answer.result(max(0.0, patience.seconds))

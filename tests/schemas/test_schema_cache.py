@@ -9,7 +9,7 @@ import pytest
 
 from raylog.schemas import schema_cache
 from raylog.schemas.registry import RegistryAwayError
-from raylog.schemas.schema_cache import AWAY_S, REFUSED_S, Patience, SchemaCache
+from raylog.schemas.schema_cache import AWAY_S, REFUSED_S, ReaderPatience, SchemaCache
 from raylog.schemas.wire_format import NotDecodedError
 
 
@@ -56,7 +56,7 @@ def settle() -> None:
 
 def refusal(cache: SchemaCache, schema_id: int) -> str:
     with pytest.raises(NotDecodedError) as found:
-        cache.schema(schema_id, Patience())
+        cache.schema(schema_id, ReaderPatience())
     return str(found.value)
 
 
@@ -65,7 +65,7 @@ def test_the_schema_that_was_not_used_for_longest_is_forgotten(
 ) -> None:
     monkeypatch.setattr(schema_cache, "KEPT_MAX", 2)
     for schema_id in (1, 2, 1, 3, 1, 2):
-        cache.schema(schema_id, Patience())
+        cache.schema(schema_id, ReaderPatience())
     assert asked.ids == [1, 2, 3, 2]
 
 
@@ -73,7 +73,7 @@ def test_what_is_kept_has_a_bounded_size(cache: SchemaCache, asked: Asked, monke
     monkeypatch.setattr(schema_cache, "KEPT_BYTES_MAX", 10)
     asked.size_bytes = 6
     for schema_id in (1, 2, 2, 1, 1):
-        cache.schema(schema_id, Patience())
+        cache.schema(schema_id, ReaderPatience())
     assert asked.ids == [1, 2, 1]
 
 
@@ -81,9 +81,9 @@ def test_a_refusal_is_kept_for_a_while(cache: SchemaCache, asked: Asked) -> None
     asked.trouble = NotDecodedError("no")
     assert refusal(cache, 1) == refusal(cache, 1) == "no" and asked.ids == [1]
     asked.trouble = None
-    cache.schema(2, Patience())
+    cache.schema(2, ReaderPatience())
     asked.now_s += REFUSED_S
-    cache.schema(1, Patience())
+    cache.schema(1, ReaderPatience())
     assert asked.ids == [1, 2, 1]
 
 
@@ -108,8 +108,8 @@ def test_a_registry_that_is_away_is_tried_again_by_one_question_that_nobody_wait
     asked.trouble = None
     assert "asked again now" in refusal(cache, 3)
     settle()
-    cache.schema(3, Patience())
-    cache.schema(4, Patience())
+    cache.schema(3, ReaderPatience())
+    cache.schema(4, ReaderPatience())
     assert asked.ids == [1, 2, 3, 4]
 
 
@@ -131,10 +131,10 @@ def test_questions_under_way_are_bounded_and_each_schema_is_asked_for_once(monke
     cache = SchemaCache(ask)
     for schema_id in (1, 1, 2):
         with pytest.raises(NotDecodedError, match="has not answered"):
-            cache.schema(schema_id, Patience(seconds=0))
+            cache.schema(schema_id, ReaderPatience(seconds=0))
     with pytest.raises(NotDecodedError, match="many schemas already"):
-        cache.schema(3, Patience(seconds=0))
+        cache.schema(3, ReaderPatience(seconds=0))
     until.set()
     settle()
-    cache.schema(1, Patience(seconds=0))
+    cache.schema(1, ReaderPatience(seconds=0))
     assert sorted(ids) == [1, 2]
