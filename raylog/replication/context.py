@@ -97,6 +97,7 @@ class HostContext:
         "released",
         "request_ids",
         "suspected",
+        "traced_batches",
         "traffic",
         "watched",
         "watched_topics",
@@ -124,6 +125,7 @@ class HostContext:
         ] = {}  # replicas of those topics that may have changed (``watched.py``)
         self.ended_transactions: list[TransactionMarked] = []  # by markers in replicas of those topics, in order
         self.suspected: list[tuple[Replica, int]] = []  # reading at that offset met damaged bytes
+        self.traced_batches = 0  # that wait in the leaders (``traced``)
         self.traffic = ReplicaTraffic()
         self.counts = HostCounts()
         self.copying_out = Throttle()  # as a leader

@@ -28,6 +28,7 @@ from raylog.control.session import (
 )
 from raylog.errors import RecordError
 from raylog.replication.leaderships import LeadershipsChanged
+from raylog.replication.traced import TraceReached
 from raylog.replication.transaction_events import (
     NO_LEAVE,
     LeaveGiven,
@@ -55,6 +56,7 @@ class ProducePartition:
     id: TopicIdPartition
     records: Buffer
     membership: TransactionMembership | None = None  # of the transaction that the request names
+    trace: object | None = None  # the shell's own, of a batch that it follows (``traced``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,9 +474,8 @@ class OpenLog:
 class CloseLog:
     """Close in a thread; with ``delete`` its folder goes too, and FolderRemoved reports what became of it.
 
-    With ``reports`` the folder stays, and LogClosed says when it is unlocked, whatever happened.
-
-    Without ``clean`` the next opening recovers it: after an IO error nobody vouches for what is on the disk.
+    With ``reports`` the folder stays, and LogClosed says when it is unlocked, whatever happened. Without
+    ``clean`` the next opening recovers it: after an IO error nobody vouches for what is on the disk.
     """
 
     id: TopicIdPartition
@@ -560,9 +561,8 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class RunHousekeeping:
-    """Retention for one log, and in a thread its checkpoint and the deletion of renamed files.
-
-    Without ``retention`` only the checkpoint is due. LogFailed reports an IO error; success needs no event.
+    """Retention for one log, and in a thread its checkpoint and the deletion of renamed files. Without
+    ``retention`` only the checkpoint is due. LogFailed reports an IO error; success needs no event.
     """
 
     id: TopicIdPartition
@@ -596,5 +596,5 @@ class Scrub:
 
 Effect = (
     Reply | OpenLog | CloseLog | RemoveFolder | Flush | CheckRecords | Load | SendFetch | Tell | RunHousekeeping | Clean | Scrub
-    | VerifyTransaction | LeadershipsChanged
+    | VerifyTransaction | LeadershipsChanged | TraceReached
 )  # fmt: skip

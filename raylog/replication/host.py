@@ -592,3 +592,5 @@ class ReplicaHost:
                 waits = [request in self._loads.in_flight.get(place, ()) for place in sorted(request.lacks)]
                 assert all(waits), f"request {request.token} lacks {request.lacks}, which nobody loads"
         self.context.wheel.check()
+        traced = sum(len(each.leader.traced or ()) for each in self.replicas.values() if each.leader is not None)
+        assert traced == self.context.traced_batches, f"{traced} traced batches wait, not {self.context.traced_batches}"

@@ -42,6 +42,7 @@ from raylog.replication.context import Deadline
 from raylog.replication.events import Buffer, FetchPartition, ProducePartitionResult, Tell
 from raylog.replication.isr import InSyncReplicas
 from raylog.replication.leaderships import TransactionMarked
+from raylog.replication.traced import TracedBatches
 from raylog.types import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Leader:
         "log",
         "min_isr",
         "replica",
+        "traced",
     )
 
     def __init__(self, replica: Replica, assignment: Assignment, now_ms: int) -> None:
@@ -124,6 +126,7 @@ class Leader:
         self._isr_followers: list[FollowerProgress | None] = []
         self.lag_timer: Deadline | None = None
         self.leaves: dict[int, Leave] = {}  # to begin a transaction, by producer id
+        self.traced: TracedBatches | None = None  # once there was one
         self._meet_followers(assignment.replicas, now_ms)
         self._arm_lag_timer(now_ms)
         self.advance_high_watermark()
@@ -131,6 +134,8 @@ class Leader:
     def close(self) -> None:
         if self.lag_timer is not None:
             self.lag_timer.cancel()
+        if self.traced is not None:
+            self.traced.close()
 
     # -------------------------------------------------------------- assignment
 
@@ -278,6 +283,12 @@ class Leader:
         )
         return result, appended.last_offset + 1
 
+    def follow(self, trace: object, base_offset: int, end: int) -> None:
+        """The batch from ``base_offset`` to ``end`` was appended: report how far it comes (``traced``)."""
+        if self.traced is None:
+            self.traced = TracedBatches(self.replica.context)
+        self.traced.appended(trace, base_offset, end, self.log.high_watermark)
+
     def lacks_replicas(self) -> bool:
         """The committed ISR is smaller than the minimum: acks=all is refused and the high watermark
         stands still.
@@ -297,6 +308,8 @@ class Leader:
         if end > self.log.high_watermark:
             self.log.high_watermark = end
             self.replica.context.high_watermarks_moved = True
+            if self.traced is not None:
+                self.traced.high_watermark_rose(end)
             if self.replica.is_watched:
                 self.replica.context.watched[self.replica.id] = None
             self.replica.watchers.high_watermark_rose(end)

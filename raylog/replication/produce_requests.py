@@ -147,7 +147,8 @@ class ProduceRequests:
     def received(self, request: ProduceReceived, now_ms: int, wall_ms: int) -> None:
         if len(request.partitions) == 1:
             part = request.partitions[0]
-            result = self.at_once(part.id, request.acks, part.records, now_ms, wall_ms)
+            is_plain = part.trace is None
+            result = self.at_once(part.id, request.acks, part.records, now_ms, wall_ms) if is_plain else None
             if result is not None:
                 self._context.effects.append(Reply(request.token, ProduceReply((result,))))
                 return
@@ -324,7 +325,11 @@ class ProduceRequests:
         if leave is not None and (refused := leave.refusal(part, replica.leader)):
             return ProducePartitionResult(part.id, refused, message=leave.words()), -1
         self._context.traffic.wrote(part.id, len(part.records))
-        return replica.leader.append(part.records, acks, now_ms, wall_ms, checked, leave=leave)
+        leader = replica.leader
+        result, end = leader.append(part.records, acks, now_ms, wall_ms, checked, leave=leave)
+        if part.trace is not None and not result.error:
+            leader.follow(part.trace, result.base_offset, end)
+        return result, end
 
     def _append_all(
         self,

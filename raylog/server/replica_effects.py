@@ -26,6 +26,7 @@ from raylog.replication.events import (
     Tell,
 )
 from raylog.replication.leaderships import Leadership, LeadershipsChanged
+from raylog.replication.traced import TraceReached
 from raylog.replication.transaction_events import VerifyTransaction
 
 
@@ -41,6 +42,8 @@ class ReplicaShell(Protocol):
     def verify_transaction(self, order: VerifyTransaction) -> None: ...
 
     def leaderships_changed(self, changes: Sequence[Leadership]) -> None: ...
+
+    def trace_reached(self, reached: TraceReached) -> None: ...
 
 
 class LogShell(Protocol):
@@ -83,6 +86,8 @@ def carry_out(shell: ReplicaShell, logs: LogShell, effects: Iterable[Effect]) ->
                 shell.verify_transaction(effect)
             case LeadershipsChanged():
                 shell.leaderships_changed(effect.changes)
+            case TraceReached():
+                shell.trace_reached(effect)
             case CheckRecords():
                 logs.check_records(effect)
             case Load():

@@ -68,6 +68,7 @@ from raylog.replication.events import (
 from raylog.replication.host import ReplicaHost
 from raylog.replication.leaderships import Leadership, LeadershipsChanged
 from raylog.replication.replica import Replica
+from raylog.replication.traced import TraceReached
 from raylog.replication.transaction_events import TransactionMembership, TransactionVerified, VerifyTransaction
 from raylog.simulator.simulated_files import SimulatedDisk, SimulatedFiles
 from raylog.types import ActorIdentity, Endpoint, TopicIdPartition, node_id
@@ -132,6 +133,7 @@ class Hosts:
         self.holds_openings = False
         self.housekept: list[RunHousekeeping] = []
         self.leaderships: list[tuple[int, Leadership]] = []  # of ``watched_topics``
+        self.traced: list[TraceReached] = []
         self._fetches: dict[tuple[int, int], FetchMessage] = {}
         self._tokens = 0
         self._incarnations = 100
@@ -304,6 +306,8 @@ class Hosts:
                 self.questions.append((broker, effect))
             case LeadershipsChanged():
                 pass
+            case TraceReached():
+                self.traced.append(effect)
             case _:
                 assert_never(effect)
 
@@ -468,6 +472,7 @@ class Hosts:
         id: TopicIdPartition = P0,
         producer: tuple[int, int, int] = (-1, -1, -1),
         membership: TransactionMembership | None = None,
+        trace: object | None = None,
         run: bool = True,
     ) -> int:
         """Send one batch; returns the token. ``producer`` is (id, epoch, base sequence);
@@ -478,7 +483,7 @@ class Hosts:
         records = batch(
             *values, timestamp_ms=WALL_MS + self.now_ms, producer=producer, is_transactional=is_transactional
         )
-        part = ProducePartition(id, records, membership)
+        part = ProducePartition(id, records, membership, trace)
         self.handle(broker, ProduceReceived(token, acks, timeout_ms, (part,)))
         if run:
             self.run()

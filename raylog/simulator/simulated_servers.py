@@ -77,6 +77,7 @@ from raylog.replication.events import (
 )
 from raylog.replication.host import ReplicaHost
 from raylog.replication.leaderships import Leadership
+from raylog.replication.traced import TraceReached
 from raylog.replication.transaction_events import MarkersReceived, TransactionVerified, VerifyTransaction
 from raylog.server.driver import Driver
 from raylog.server.replica_effects import carry_out
@@ -207,6 +208,9 @@ class ReplicaProcess(ServerProcess):
 
     def leaderships_changed(self, changes: Sequence[Leadership]) -> None:
         """What has become of a replica of ``Simulation.coordinated_topics``."""
+
+    def trace_reached(self, reached: TraceReached) -> None:
+        """Nothing is traced here."""
 
     def answer(self, token: int, reply: object) -> None:
         """Send what the machine replies, unless nobody waits for it any more."""
