@@ -20,7 +20,7 @@ from raylog.configs.metrics_configs import METRICS_CONFIGS, METRICS_LISTENER, me
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.replication_quotas import FOLLOWER_RATE, LEADER_RATE
 from raylog.configs.security_configs import SECURITY_CONFIGS, check_security
-from raylog.configs.server_configs import CONTROLLERS, HEARTBEAT_INTERVAL, HOSTS, SESSION_TIMEOUT
+from raylog.configs.server_configs import CONTROLLERS, HEARTBEAT_INTERVAL, HOSTS, SESSION_TIMEOUT, TRACES_ENDPOINT
 from raylog.configs.token_configs import TOKEN_CONFIGS
 from raylog.configs.topic_configs import (
     BROKER_NAMES,
@@ -31,6 +31,7 @@ from raylog.configs.topic_configs import (
     ConfigValueType,
 )
 from raylog.errors import ConfigError
+from raylog.otlp.endpoints import traces_endpoint
 from raylog.security.sasl import MECHANISMS
 
 PARTITIONS = "num.partitions"
@@ -301,6 +302,8 @@ def validated(name: str, broker_id: int | None, text: str | None) -> str:
     config.parse(text)
     if name == METRICS_LISTENER:
         metrics_endpoint(text)
+    if name == TRACES_ENDPOINT:
+        traces_endpoint(text)
     return text.strip()
 
 

@@ -15,6 +15,8 @@ HEARTBEAT_INTERVAL = "broker.heartbeat.interval.ms"
 SESSION_TIMEOUT = "broker.session.timeout.ms"
 SLOW_REQUESTS = "request.slow.log.ms"
 TRACED_REQUESTS = "request.trace.enable"
+TRACES_ENDPOINT = "traces.otlp.endpoint"
+TRACED_SPANS = "traces.spans.per.second.max"
 
 
 def _of_hosts(name: str, default: int, meaning: str, minimum: int = 1, maximum: int = INT_MAX) -> BrokerConfig:
@@ -71,6 +73,11 @@ HOSTS = (
                  read_by=ReadBy.HOSTS),
     _of_hosts("socket.request.max.bytes", 104_857_600,
               "bytes of one request of a Kafka client; the connection of a larger one is closed", 1_024),
+    BrokerConfig(TRACES_ENDPOINT, ConfigValueType.STRING, "",
+                 "where the spans of records with a `traceparent` header go: an http:// or https:// address of a collector of "
+                 "OpenTelemetry, to which `/v1/traces` is added if it has no path; empty: there are no spans, and no header is "
+                 "looked at", read_by=ReadBy.HOSTS),
+    _of_hosts(TRACED_SPANS, 1_000, "spans that one process begins in a second; records that come then are not looked at any more", 4),
     _of_hosts("unknown.partition.wait.ms", 1_000, "how long any request waits for a partition that is not known here", 0),
     _of_hosts("walked.bytes.max", WALKED_BYTES_MAX, "a Produce with more bytes of records than this is checked in a thread", 0),
 )  # fmt: skip

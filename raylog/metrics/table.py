@@ -348,6 +348,20 @@ TIMED_OUT_TRANSACTIONS = Metric(
     "raylog_transactions_timed_out_total", COUNTER, (), "those that were aborted because their time was over"
 )
 
+SPANS_SENT = Metric("raylog_trace_spans_sent_total", COUNTER, (), "spans that a collector of traces has taken")
+SPANS_DROPPED = Metric(
+    "raylog_trace_spans_dropped_total",
+    COUNTER,
+    ("reason",),
+    "spans that it has not: `queue full`, `not sent`, or `no end`, whose end was not waited for any longer",
+)
+UNSEARCHED_BATCHES = Metric(
+    "raylog_trace_unsearched_batches_total",
+    COUNTER,
+    (),
+    "batches in which no trace was looked for, because there were enough spans in that second",
+)
+
 CPU_SECONDS = Metric("process_cpu_seconds_total", COUNTER, ("node_id",), "CPU time of a server process")
 RESIDENT_MEMORY = Metric("process_resident_memory_bytes", GAUGE, ("node_id",), "its resident memory")
 OPEN_FILES = Metric("process_open_fds", GAUGE, ("node_id",), "its open file descriptors")

@@ -51,6 +51,11 @@ def traceparents(batch: Buffer) -> tuple[Traceparent, ...]:
     return tuple(_walked(records)) if NAME in records else ()
 
 
+def may_have(batch: Buffer) -> bool:
+    """Whether the name is in the first bytes of a batch that is not compressed."""
+    return NAME in bytes(batch[:SEARCHED_BYTES_MAX])
+
+
 def is_compressed(batch: Buffer) -> bool:
     """Whether looking for the header takes inflating. False for what is no batch."""
     return len(batch) > HEADER_SIZE and bool(batch[ATTRIBUTES_LOW_POSITION] & COMPRESSION_MASK)

@@ -71,6 +71,8 @@ class HostConfig:
     request_slow_log_ms: int = setting("request.slow.log.ms")
     request_trace_enable: bool = setting("request.trace.enable")
     socket_request_max_bytes: int = setting("socket.request.max.bytes")
+    traces_otlp_endpoint: str = setting("traces.otlp.endpoint")
+    traces_spans_per_second_max: int = setting("traces.spans.per.second.max")
     authorizer_class_name: str = setting("authorizer.class.name")
 
 

@@ -14,6 +14,7 @@ from raylog.replication.replica import Replica, Role
 from raylog.server.coordinator_metrics import of_groups, of_transactions
 from raylog.server.hosted_coordinators import HostedCoordinators
 from raylog.server.process_metrics import ProcessMetrics
+from raylog.server.span_counts import SpanCounts
 from raylog.wire.server import Server
 
 _OF_LOGS = (table.LOG_SIZE, table.LOG_START_OFFSET, table.LOG_END_OFFSET)
@@ -24,9 +25,25 @@ def metrics_of_host(
     servers: Callable[[], Sequence[Server]],
     host: Callable[[], ReplicaHost],
     coordinators: HostedCoordinators,
+    spans: SpanCounts,
 ) -> ProcessMetrics:
     """The registry of such a process."""
-    return ProcessMetrics(node, servers, of_replicas(host), of_groups(coordinators), of_transactions(coordinators))
+    return ProcessMetrics(
+        node, servers, of_replicas(host), of_groups(coordinators), of_transactions(coordinators), of_spans(spans)
+    )
+
+
+def of_spans(counts: SpanCounts) -> Collector:
+    """Spans of records with a trace."""
+
+    def collect(samples: Samples) -> None:
+        samples.add(table.SPANS_SENT, counts.sent)
+        samples.add(table.SPANS_DROPPED, counts.queue_full, "queue full")
+        samples.add(table.SPANS_DROPPED, counts.unsent, "not sent")
+        samples.add(table.SPANS_DROPPED, counts.forgotten, "no end")
+        samples.add(table.UNSEARCHED_BATCHES, counts.unsearched)
+
+    return collect
 
 
 def of_replicas(host: Callable[[], ReplicaHost]) -> Collector:

@@ -92,6 +92,7 @@ from raylog.replication.events import (
 from raylog.replication.host import ReplicaHost
 from raylog.replication.leaderships import Leadership
 from raylog.replication.replica import Replica
+from raylog.replication.traced import TraceReached
 from raylog.replication.transaction_events import LeaveGiven, LeaveWanted, VerifyTransaction
 from raylog.server import follower_fetches, log_work
 from raylog.server.apis import fetch, log_dirs, markers, offsets, produce, producers, repairs, whereabouts
@@ -101,11 +102,13 @@ from raylog.server.driver import Driver, LoopClock
 from raylog.server.file_limit import raise_file_limit
 from raylog.server.host_metrics import metrics_of_host
 from raylog.server.hosted_coordinators import COORDINATED_TOPICS, HostedCoordinators
+from raylog.server.inside_waits import InsideWait, ToEntity, as_it_is
 from raylog.server.leader_links import LeaderLinks
 from raylog.server.log_threads import LogThreads
 from raylog.server.program_quotas import ProgramQuotas
 from raylog.server.replica_effects import carry_out
 from raylog.server.session_client import SessionClient
+from raylog.server.spans import Spans
 from raylog.server.spec import ServerSpec
 from raylog.server.transaction_links import TransactionLinks
 from raylog.server.transaction_questions import TransactionQuestions
@@ -117,21 +120,6 @@ from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.replica")
-
-ToEntity = Callable[[Any], Any]
-
-
-def _as_it_is(reply: Any) -> Any:
-    return reply
-
-
-class _Inside:
-    """Waits in this process for a reply as the machine gives it, in the place of a request of the wire."""
-
-    __slots__ = ("reply",)
-
-    def __init__(self, reply: Callable[[Any], None]) -> None:
-        self.reply = reply
 
 
 class ReplicaServer:
@@ -157,7 +145,7 @@ class ReplicaServer:
         )
         self._names = TopicNames()
         self._boot_id = boot_id()
-        self._waiting: dict[int, tuple[Request | _Inside, ToEntity]] = {}
+        self._waiting: dict[int, tuple[Request | InsideWait, ToEntity]] = {}
         self._next_token = 0
         self._threads = LogThreads(
             files if files is not None else DiskFiles(),
@@ -180,7 +168,10 @@ class ReplicaServer:
         self._hosted = HostedCoordinators(self, self._questions(), self._want_leave, groups=groups)
         self._session = self._session_client()
         self.door = Door(self, spec.node_id, self._hosted.coordinating, stages)
-        self._metrics = metrics_of_host(spec.node_id, self._servers, lambda: self._host, self._hosted)
+        self._spans = Spans(self._identity, self._names.name_of)
+        self._metrics = metrics_of_host(
+            spec.node_id, self._servers, lambda: self._host, self._hosted, self._spans.counts
+        )
         apis = self._kafka_apis()
         self._server = Server(
             self._handlers(apis),
@@ -277,6 +268,7 @@ class ReplicaServer:
         """
         self._stopping = True
         self._driver.stop()
+        self._spans.stop()
         self._hosted.stop()
         if reason != SHUT_DOWN:
             await self._session.stop()
@@ -295,6 +287,7 @@ class ReplicaServer:
         """End as a SIGKILL would, for clusters in one process: sockets break, logs stay as they are."""
         self._stopping = True
         self._driver.stop()
+        self._spans.stop()
         self._hosted.stop()
         await self._session.stop()
         await self.door.stop(grace_s=0)
@@ -345,6 +338,8 @@ class ReplicaServer:
                 self._unanswered.pop(token).done()
 
     def answer(self, token: int, reply: Replied) -> None:
+        if self._spans.is_on:
+            self._spans.answered(token, reply)
         waiting = self._waiting.pop(token, None)
         if waiting is not None:
             request, to_entity = waiting
@@ -362,9 +357,12 @@ class ReplicaServer:
     def leaderships_changed(self, changes: Sequence[Leadership]) -> None:
         self._hosted.receive(changes)
 
+    def trace_reached(self, reached: TraceReached) -> None:
+        self._spans.reached(reached)
+
     # ------------------------------------------------------------------ requests
 
-    def _park(self, request: Request | _Inside, to_entity: ToEntity) -> int:
+    def _park(self, request: Request | InsideWait, to_entity: ToEntity) -> int:
         self._next_token += 1
         self._waiting[self._next_token] = (request, to_entity)
         return self._next_token
@@ -376,6 +374,7 @@ class ReplicaServer:
 
     def _abandon(self, token: int) -> None:
         if self._waiting.pop(token, None) is not None:
+            self._spans.abandoned(token)
             self._driver.handle(Cancelled(token))
 
     def _produce(self, request: Request) -> None:
@@ -383,7 +382,7 @@ class ReplicaServer:
         token = self._park(request, lambda reply: produce.entity(body, reply, request.version))
         if body.acks == 0:
             del self._waiting[token]
-        self._driver.handle(produce.event(body, token, self._names, request.version))
+        self._driver.handle(self._spans.followed(produce.event(body, token, self._names, request.version), request))
         if body.acks:
             self._parked(request, token)
         elif self._host.holds(token) or not (self._driver.is_free or self._stopping):
@@ -398,8 +397,9 @@ class ReplicaServer:
                 self._fetch_for_follower(request, follower)
                 return
         body = request.body
-        token = self._park(request, lambda reply: fetch.entity(body, reply, request.version))
-        self._driver.handle(fetch.event(body, token, self._names, request.version))
+        token = self._park(request, lambda reply: fetch.entity(body, self._spans.sent(event, reply), request.version))
+        event = fetch.event(body, token, self._names, request.version)
+        self._driver.handle(event)
         self._parked(request, token)
 
     def _fetch_for_follower(self, request: Request, event: FetchReceived) -> None:
@@ -411,7 +411,7 @@ class ReplicaServer:
                 request.reply(fetch.entity(request.body, reply, request.version))
 
         self._next_token = event.token
-        self._waiting[event.token] = (_Inside(answer), _as_it_is)
+        self._waiting[event.token] = (InsideWait(answer), as_it_is)
         self._driver.handle(event)
         self._parked(request, event.token)
 
@@ -432,7 +432,7 @@ class ReplicaServer:
         """Append what a Produce of one partition brings, if that is its whole answer; None, and
         nothing is done, if not.
         """
-        if not self._driver.is_free:
+        if not self._driver.is_free or (self._spans.is_on and self._spans.wants(records)):
             return None
         appended = self._host.append_at_once(
             usual.id, usual.acks, records, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000
@@ -456,6 +456,8 @@ class ReplicaServer:
         if found is None:
             return None
         result, effects = found
+        if self._spans.is_on:
+            self._spans.fetched((result,))
         if effects:
             self._driver.carry_out(effects)
         else:
@@ -464,17 +466,17 @@ class ReplicaServer:
 
     def produce_usual(self, request: Request, usual: UsualProduce, records: Buffer) -> None:
         """A Produce of one partition, read already (``raylog.server.door``)."""
-        answer = _Inside(lambda reply: self.answer_produce(request, usual, reply.partitions[0]))
+        answer = InsideWait(lambda reply: self.answer_produce(request, usual, reply.partitions[0]))
         self._next_token = token = self._next_token + 1
-        self._waiting[token] = (answer, _as_it_is)
-        self._driver.handle(usual.event(token, records))
+        self._waiting[token] = (answer, as_it_is)
+        self._driver.handle(self._spans.followed(usual.event(token, records), request))
         self._parked(request, token)
 
     def fetch_usual(self, request: Request, usual: UsualFetch, offset: int) -> None:
         """A consumer's Fetch of one partition, read already (``raylog.server.door``)."""
-        answer = _Inside(lambda reply: self.answer_fetch(request, usual, reply.partitions[0]))
+        answer = InsideWait(lambda reply: self.answer_fetch(request, usual, reply.partitions[0]))
         self._next_token = token = self._next_token + 1
-        self._waiting[token] = (answer, _as_it_is)
+        self._waiting[token] = (answer, as_it_is)
         self._driver.handle(usual.event(token, offset))
         self._parked(request, token)
 
@@ -488,6 +490,7 @@ class ReplicaServer:
 
     def answer_fetch(self, request: Request, usual: UsualFetch, result: FetchPartitionResult) -> None:
         """The same of a Fetch."""
+        self._spans.fetched((result,))
         frame = usual.answer(request.correlation_id, result)
         if frame is not None:
             request.send(frame)
@@ -528,11 +531,11 @@ class ReplicaServer:
         """Append it if this process leads in that epoch, now or behind the present step; then call
         ``then``.
         """
-        token = self._park(_Inside(lambda reply: then(reply.partitions[0])), _as_it_is)
+        token = self._park(InsideWait(lambda reply: then(reply.partitions[0])), as_it_is)
         self._driver.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch, leave))
 
     def _want_leave(self, wanted: Callable[[int], LeaveWanted], then: Callable[[LeaveGiven], None]) -> None:
-        self._driver.handle(wanted(self._park(_Inside(then), _as_it_is)))
+        self._driver.handle(wanted(self._park(InsideWait(then), as_it_is)))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
         """Bring bytes into memory in a thread; ``then`` is called on the loop."""
@@ -584,6 +587,7 @@ class ReplicaServer:
         self.door.configured(self._host.context.config)
         self.door.log_requests(self._server, self._host.context.config)
         self._quotas.follow(given.configs)
+        self._spans.configure(self._host.context.config)
 
     def _assigned(self, assignments: Iterable[Assignment]) -> None:
         events = []

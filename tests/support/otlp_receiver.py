@@ -1,4 +1,4 @@
-"""A receiver of OpenTelemetry's metrics over HTTP, as a collector is one, that decodes what it gets by Google's protobuf."""
+"""A receiver of OpenTelemetry's metrics and spans over HTTP, as a collector is one, that decodes what it gets by Google's protobuf."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """One request. ``message`` is an ExportMetricsServiceRequest."""
+    """One request. ``message`` is an ExportMetricsServiceRequest, or an ExportTraceServiceRequest."""
 
     path: str
     headers: dict[str, str]
@@ -25,8 +25,19 @@ class Push:
 
     @property
     def resource(self) -> dict[str, str]:
-        (found,) = self.message.resource_metrics
+        (found,) = self.message.resource_spans if self.is_of_spans else self.message.resource_metrics
         return {each.key: each.value.string_value for each in found.resource.attributes}
+
+    @property
+    def is_of_spans(self) -> bool:
+        return self.path.endswith("/traces")
+
+    @property
+    def spans(self) -> list[Any]:
+        """The messages named Span."""
+        if not self.is_of_spans:
+            return []
+        return [span for one in self.message.resource_spans for each in one.scope_spans for span in each.spans]
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -55,12 +66,19 @@ class Receiver:
         self.pushes: list[Push] = []
         self.answer: tuple[int, bytes] = (200, b"")
         self.endpoint = ""
+        self.free = threading.Event()  # while it is not set, no request is answered
+        self.free.set()
+
+    @property
+    def spans(self) -> list[Any]:
+        return [span for each in list(self.pushes) for span in each.spans]
 
 
 @contextmanager
 def otlp_receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     """Listens on a free port of 127.0.0.1."""
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     receiver = Receiver()
 
@@ -69,8 +87,10 @@ def otlp_receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers["Content-Encoding"] == "gzip":
                 body = gzip.decompress(body)
-            message = ExportMetricsServiceRequest.FromString(body)
+            kind = ExportTraceServiceRequest if self.path.endswith("/traces") else ExportMetricsServiceRequest
+            message = kind.FromString(body)
             receiver.pushes.append(Push(self.path, {k.lower(): v for k, v in self.headers.items()}, message))
+            receiver.free.wait()
             status, content = receiver.answer
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
@@ -89,6 +109,7 @@ def otlp_receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     try:
         yield receiver
     finally:
+        receiver.free.set()
         server.shutdown()
         server.server_close()
         thread.join(60)
