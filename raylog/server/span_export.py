@@ -69,6 +69,9 @@ class SpanExport:
     async def _send_once(self, spans: list[Span]) -> None:
         try:
             await asyncio.to_thread(self._deliver, spans)
+        except asyncio.CancelledError:
+            self._counts.unsent += len(spans)  # as far as known
+            raise
         except Exception as error:
             self._counts.unsent += len(spans)
             if not self._is_failing:

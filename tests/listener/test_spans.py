@@ -9,17 +9,20 @@ from typing import Any
 
 import pytest
 from outside import Client, fetch, produce
-from raw_requests import eventually, nodes_of
+from raw_requests import ask, endpoint_of, eventually, nodes_of
 
+from raylog.client.links import requests
 from raylog.client.sync import AdminClient
-from raylog.errors import InvalidConfigError
+from raylog.errors import InvalidConfigError, RaylogError
 from raylog.listener.moves import PATIENCE
+from raylog.metrics import table
 from raylog.records import codec, traceparents
 from raylog.records.compression import Compression
 from raylog.replication import traced as traced_batches
 from raylog.server import span_export, spans
 from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster
+from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.core
 
@@ -241,6 +244,113 @@ def test_what_is_not_sampled_or_malformed_has_no_spans(
     one.ask(produce(topic, {0: last.batch()}))
     last.awaited(collector, NAMES - {"fetched"})
     assert {each.trace_id.hex() for each in collector.spans} == {last.id}
+
+
+def test_a_fetch_has_the_spans_of_what_it_returns_and_the_next_one_has_none(
+    running: InProcessCluster, on: None, collector: Any, client: Callable[..., Client], new_topic: NewTopicOf
+) -> None:
+    topic, one, many = new_topic((0, 1)), client(), [Trace() for _ in range(4)]
+    for trace in many:
+        one.ask(produce(topic, {0: trace.batch()}))
+    one.ask(fetch(topic, {0: 1}, max_bytes=2 * len(many[0].batch())))
+    one.ask(fetch(topic, {0: 1}, max_bytes=2 * len(many[0].batch())))
+    for trace in many[1:3]:
+        trace.awaited(collector)
+    for trace in (many[0], many[3]):
+        trace.awaited(collector, NAMES - {"fetched"})
+    one.ask(fetch(topic, {0: 0}))
+    for trace in many:
+        trace.awaited(collector)
+    assert not leader(running, topic)._spans._awaited
+
+
+def test_a_span_ends_no_earlier_than_it_begins_whatever_the_clock_does(
+    running: InProcessCluster,
+    on: None,
+    collector: Any,
+    client: Callable[..., Client],
+    new_topic: NewTopicOf,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, one, trace = new_topic((0, 1)), client(), Trace()
+    back = itertools.count(1_700_000_000_000_000_000, -1_000_000_000)
+    monkeypatch.setattr(leader(running, topic)._spans, "_clock", lambda: next(back))
+    one.ask(produce(topic, {0: trace.batch()}))
+    one.ask(fetch(topic, {0: 0}))
+    for span in trace.awaited(collector).values():
+        assert 1_600_000_000_000_000_000 < span.start_time_unix_nano <= span.end_time_unix_nano
+
+
+def test_a_producer_that_does_not_wait_for_the_replicas(
+    running: InProcessCluster, on: None, collector: Any, client: Callable[..., Client], new_topic: NewTopicOf
+) -> None:
+    topic, late, gone = new_topic((0, 1)), Trace(), Trace()
+    nodes, held = nodes_of(running, topic), leader(running, topic)._spans
+    follower, before = running.launcher.servers[nodes[1]], held.counts.forgotten
+    copying = follower._leaders.send
+    follower._leaders.send = lambda order: None  # it copies nothing
+    try:
+        client().ask(produce(topic, {0: late.batch()}, timeout_ms=50))
+        two = late.awaited(collector, {"append", "produce"})
+        assert attributes(two["produce"])["error.type"] == "REQUEST_TIMED_OUT"
+        assert attributes(two["produce"])["messaging.kafka.offset"] == 0
+        body = requests.produce({TopicPartition(topic, 0): gone.batch()}, acks=-1, timeout_ms=60_000)
+        with pytest.raises(RaylogError):
+            ask(running, endpoint_of(running, nodes[0]), body, timeout_ms=500)
+        gone.awaited(collector, {"append"})
+        eventually(lambda: held.counts.forgotten == before + 1, "a request without a client to be forgotten")
+        assert not held._asked
+    finally:
+        follower._leaders.send = copying
+        running.run(follower.crash())
+
+
+def test_the_environment_says_how_spans_are_sent(
+    running: InProcessCluster,
+    admin: AdminClient,
+    collector: Any,
+    client: Callable[..., Client],
+    new_topic: NewTopicOf,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(span_export, "INTERVAL_MS", 20)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "api-key=secret")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "the logs")
+    topic, one, trace = new_topic((0,)), client(), Trace()
+    with traces_to(running, admin, collector.endpoint):
+        one.ask(produce(topic, {0: trace.batch()}))
+        trace.awaited(collector, NAMES - {"fetched"})
+    (push, *_) = collector.pushes
+    assert (push.headers["api-key"], push.headers["content-encoding"]) == ("secret", "gzip")
+    assert push.resource["service.name"] == "the logs"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")
+    admin.alter_configs(broker="all", set={ENDPOINT: collector.endpoint})
+    eventually(lambda: "there will be no spans" in caplog.text, "the error to be logged")
+    one.ask(produce(topic, {0: Trace().batch()}))
+    assert not any(each._spans.is_on for each in hosts(running))
+    admin.alter_configs(broker="all", delete=[ENDPOINT])
+
+
+def test_the_metrics_count_spans(
+    running: InProcessCluster, on: None, collector: Any, client: Callable[..., Client], new_topic: NewTopicOf
+) -> None:
+    topic, one, trace = new_topic((0,)), client(), Trace()
+    host = leader(running, topic)
+
+    def counted() -> dict[str, float]:
+        samples = host._metrics.registry.collect(None)
+        sent, dropped = samples.of(table.SPANS_SENT), samples.of(table.SPANS_DROPPED)
+        return {"sent": sent[()], **{labels[0]: count for labels, count in dropped.items()}}
+
+    before = counted()
+    assert before.keys() == {"sent", "queue full", "not sent", "no end"}
+    one.ask(produce(topic, {0: trace.batch()}))
+    eventually(lambda: counted() == {**before, "sent": before["sent"] + 3}, "three spans in the metrics")
+    collector.answer = (503, b"")
+    one.ask(fetch(topic, {0: 0}))
+    eventually(lambda: counted()["not sent"] == before["not sent"] + 1, "a span that was not taken")
 
 
 # ------------------------------------------------------------------ off
