@@ -446,6 +446,29 @@ def test_only_so_many_spans_are_made_in_a_second(
     assert [bool(trace.spans(collector)) for trace in many] == [True, True, False, False, False, True]
 
 
+def test_only_so_many_batches_are_inflated_and_records_followed_in_a_second(
+    running: InProcessCluster,
+    admin: AdminClient,
+    collector: Any,
+    client: Callable[..., Client],
+    new_topic: NewTopicOf,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(span_export, "INTERVAL_MS", 20)
+    monkeypatch.setattr(spans, "COMPRESSED_PER_SECOND_MAX", 1)
+    topic, one, many = new_topic((0,)), client(), [Trace() for _ in range(7)]
+    three = codec.encode([(1, None, b"v", [("traceparent", trace.header)]) for trace in many[3:6]])
+    with traces_to(running, admin, collector.endpoint, rate=12):
+        monkeypatch.setattr(leader(running, topic)._spans, "_clock", lambda: 1_700_000_000_000_000_000)
+        for trace in many[:2]:
+            one.ask(produce(topic, {0: trace.batch(Compression.ZSTD, bytes(1_000))}))
+        one.ask(produce(topic, {0: three}))
+        monkeypatch.setattr(leader(running, topic)._spans, "_clock", lambda: 1_700_000_001_000_000_000)
+        one.ask(produce(topic, {0: many[6].batch()}))
+        many[6].awaited(collector, NAMES - {"fetched"})
+    assert [bool(trace.spans(collector)) for trace in many] == [True, False, False, True, True, False, True]
+
+
 def test_a_collector_that_is_gone_or_refuses_is_counted_and_named_once(
     running: InProcessCluster,
     on: None,
