@@ -1,9 +1,9 @@
 """The metrics of one broker: its processes' own, and what only the Broker can say of them together.
 
-At each scrape the Broker asks the processes of its node (CollectMetrics), and the active controller
-if that is its node's, and joins the answers with its own (``raylog.metrics.joined``). Lag needs the
-ends of partitions that other brokers lead: the Broker asks their leaders by ListOffsets. A process
-that does not answer within ``TIMEOUT_MS`` is counted as silent.
+At each scrape the Broker asks the processes of its node (CollectMetrics), and its node's controller
+if it has one (``own_controller``), and joins the answers with its own (``raylog.metrics.joined``).
+Lag needs the ends of partitions that other brokers lead: the Broker asks their leaders by
+ListOffsets. A process that does not answer within ``TIMEOUT_MS`` is counted as silent.
 
 ``follow`` opens, moves and closes the endpoint as ``metrics.listener`` says, and has the pushes
 (``metrics_pushes``) go by their configs. All who read share one collection, because a second one
@@ -22,8 +22,8 @@ from raylog.client.links.requests import list_offsets
 from raylog.configs import broker_configs
 from raylog.configs.metrics_configs import METRICS_LISTENER, METRICS_SERIES, SERIES_MAX, metrics_endpoint
 from raylog.errors import ConfigError
-from raylog.listener.controller_link import ControllerLink
 from raylog.listener.metrics_pushes import MetricsPush, PushTarget
+from raylog.listener.own_controller import OwnController
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.routes import Routes
 from raylog.metadata.image import MetadataImage
@@ -32,7 +32,7 @@ from raylog.metrics.endpoint import PATH, MetricsEndpoint
 from raylog.metrics.joined import JoinedMetrics, Process
 from raylog.metrics.lag_seconds import EndTimes
 from raylog.metrics.registry import Registry, Samples
-from raylog.types import CONTROLLER_SLOT, Endpoint, TopicPartition, node_id
+from raylog.types import Endpoint, TopicPartition
 from raylog.wire.handshake import Peer
 from raylog.wire.internal_tls import Secret
 from raylog.wire.private_watching import CollectMetrics, MetricsCollected
@@ -45,9 +45,9 @@ NO_EPOCH: Final = -1
 
 
 class BrokerMetrics:
-    """``registry`` is the Broker's own process's; ``controller`` returns the active controller's
-    broker and address. ``of_clients`` adds what clients have pushed, so many series of a metric.
-    ``pushes``: where the metrics go without being asked for.
+    """``registry`` is the Broker's own process's; ``controllers`` returns where controllers listen,
+    as far as its disk says. ``of_clients`` adds what clients have pushed, so many series of a
+    metric. ``pushes``: where the metrics go without being asked for.
     """
 
     def __init__(
@@ -59,19 +59,16 @@ class BrokerMetrics:
         secret: Secret,
         cluster_id: str,
         image: Callable[[], MetadataImage],
-        controller: Callable[[], tuple[int, Endpoint] | None],
+        controllers: Callable[[], Sequence[Endpoint]],
         of_clients: Callable[[Samples, int], None] | None = None,
         pushes: Sequence[PushTarget] = (),
     ) -> None:
         self._own: Process = (caller.node_id, caller.incarnation)
         self._registry = registry
         self._of_clients = of_clients
-        self._controller = controller
         self._routes = Routes(broker_id, image)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
-        self._link = ControllerLink(
-            lambda: self._own_controller(), secret=secret, cluster_id=cluster_id, caller=caller, timeout_ms=TIMEOUT_MS
-        )
+        self._controller = OwnController(broker_id, controllers, secret=secret, cluster_id=cluster_id, caller=caller)
         self._joined = JoinedMetrics()
         self._end_times = EndTimes()
         self._wanted = ""  # the config that was followed last
@@ -133,7 +130,7 @@ class BrokerMetrics:
             self._collecting.cancel()
             await asyncio.wait({self._collecting})
         self._owners.close()
-        self._link.close()
+        self._controller.close()
 
     # ------------------------------------------------------------------ collecting
 
@@ -147,7 +144,7 @@ class BrokerMetrics:
         self._owners.keep(set(self._processes_of_cluster()))
         owners, order = self._routes.replica_processes(), CollectMetrics(self._series_max)
         asked = [self._ask(owner, order) for owner in owners]
-        *replies, controller = await asyncio.gather(*asked, self._ask_controller(order))
+        controller, *replies = await asyncio.gather(self._controller.ask(order, timeout_ms=TIMEOUT_MS), *asked)
         told: dict[Process, Samples] = {self._own: self._registry.collect()}
         living = {self._own}
         silent = 0
@@ -158,10 +155,12 @@ class BrokerMetrics:
                 told[process] = Samples.of_plain(reply.samples)
             else:
                 silent += 1
-        if isinstance(controller, MetricsCollected):
-            place = (node_id(self._routes.broker_id, CONTROLLER_SLOT), 0)
-            told[place] = Samples.of_plain(controller.samples)
-            living.add(place)
+        if controller is not None:
+            process, collected = controller
+            living.add(process)
+            told[process] = Samples.of_plain(collected.samples)
+        else:
+            silent += self._has_controller
         told[self._own].add(table.SILENT_PROCESSES, silent)
         told[self._own].add(table.ACTIVE_CONTROLLERS, 0)
         if self._of_clients is not None:
@@ -182,13 +181,10 @@ class BrokerMetrics:
         configs, broker_id = self._routes.image.broker_configs, self._routes.broker_id
         return broker_configs.number(configs, broker_id, METRICS_SERIES, default=SERIES_MAX)
 
-    async def _ask_controller(self, order: CollectMetrics) -> Any:
-        return await self._link.ask(order) if self._own_controller() is not None else None
-
-    def _own_controller(self) -> Endpoint | None:
-        """Where the active controller listens, if it is of this broker."""
-        found = self._controller()
-        return found[1] if found is not None and found[0] == self._routes.broker_id else None
+    @property
+    def _has_controller(self) -> bool:
+        """Whether one should answer: the plan names this broker, or one has answered before."""
+        return self._routes.broker_id in self._routes.image.planned_controllers or self._controller.was_here
 
     async def _add_lags(self, samples: Samples) -> None:
         """For the groups whose committed offsets are among the samples."""

@@ -121,6 +121,8 @@ class Controller:
         self._peers: set[uuid.UUID] = set()  # the controllers that can be reached
         self._asked: dict[uuid.UUID, int] = {}  # disks whose controllers were ordered → when to order them again
         self._has_retired = False
+        self.leaders_seen = 0  # controllers of which this one has learned that they lead, since it began
+        self._last_leader: tuple[int, uuid.UUID] | None = None  # with its term
         self._effects: list[Effect] = []
 
     @property
@@ -215,6 +217,9 @@ class Controller:
         return sorted(effects, key=lambda effect: isinstance(effect, Notice)) if len(effects) > 1 else effects
 
     def _follow(self, leadership: QuorumLeadership) -> None:
+        if leadership.leader is not None and (leadership.term, leadership.leader) != self._last_leader:
+            self._last_leader = leadership.term, leadership.leader
+            self.leaders_seen += 1
         if self._active is not None and (not leadership.is_leader or leadership.term != self._active_term):
             self._effects += self._active.end()
             refusal = Refused(ErrorCode.not_controller, "this controller was deposed; whether it was done is not known")

@@ -107,6 +107,17 @@ CLUSTER = Dashboard(
                 Query(f"sum({table.UNCLEAN_ELECTIONS.name})", "unclean, ever"),
             ),
         ),
+        Panel(
+            "Controllers",
+            "short",
+            (
+                Query(f"max by (voter) ({table.VOTER_LAG.name})", "entries that {{voter}} lacks"),
+                Query(f"sum by (instance) ({table.RAFT_LAG.name})", "{{instance}} has not applied"),
+                Query(f"max({table.UNREACHABLE_VOTERS.name})", "unreachable"),
+                Query(f"max(delta({table.RAFT_EPOCH.name}[{RATE}]))", "epochs"),
+            ),
+            "Lag of the quorum: all 0 where nothing changes and all controllers are there.",
+        ),
         Panel("Requests", "reqps", (Query(_rate(table.REQUESTS, "request"), "{{request}}"),), "Of clients, by API."),
         Panel(
             "Request times",
@@ -378,6 +389,14 @@ ALERTS: Final[Sequence[Alert]] = (
         "critical",
         "{{ $value }} controllers are active",
         "Without one, no leader is elected and no topic changes. `raylog quorum status` shows who votes.",
+    ),
+    Alert(
+        "RaylogControllerUnreachable",
+        f"max({table.UNREACHABLE_VOTERS.name}) > 0",
+        "1m",
+        "warning",
+        "{{ $value }} controllers cannot be reached",
+        "One more may be one too many for a majority. `raylog quorum status` names them.",
     ),
     Alert(
         "RaylogBrokerAway",

@@ -21,6 +21,8 @@ _SOCKETS = "kafka_server_socket_server_metrics_"
 _SOCKET_BEAN = "kafka.server:type=socket-server-metrics "
 _CONTROLLER = "kafka_controller_kafkacontroller_"
 _CONTROLLER_BEAN = "kafka.controller:type=KafkaController,name="
+_RAFT = "kafka_server_raft_metrics_"
+_RAFT_BEAN = "kafka.server:type=raft-metrics "
 _LOG = "kafka_log_log_"
 _LOG_BEAN = "kafka.log:type=Log,name="
 _PARTITION = ("topic", "partition")
@@ -33,6 +35,10 @@ def _of_topics(name: str, bean: str, meaning: str) -> Metric:
 def _of_times(name: str, bean: str, meaning: str) -> Metric:
     bean = f"kafka.network:type=RequestMetrics,name={bean}"
     return Metric(f"kafka_network_requestmetrics_{name}", HISTOGRAM, ("request",), meaning, bean)
+
+
+def _of_raft(name: str, meaning: str) -> Metric:
+    return Metric(f"{_RAFT}{name.replace('-', '_')}", GAUGE, (), meaning, f"{_RAFT_BEAN}{name}")
 
 
 def _of_group_states(name: str, bean: str, meaning: str) -> Metric:
@@ -192,7 +198,7 @@ TOPICS = Metric(
     f"{_CONTROLLER}globaltopiccount",
     GAUGE,
     (),
-    "topics of the cluster; shown, as the following ones, by the broker of the active controller",
+    "topics of the cluster; shown, as those down to `raylog_controller_leader_epochs`, by the broker of the active controller",
     f"{_CONTROLLER_BEAN}GlobalTopicCount",
 )
 ALL_PARTITIONS = Metric(
@@ -242,6 +248,60 @@ LEADER_EPOCHS = Metric(
     GAUGE,
     (),
     "elections of a leader, clean and unclean, that partitions of today have had since they were created",
+)
+
+NEW_CONTROLLERS = Metric(
+    f"{_CONTROLLER}newactivecontrollerscount_total",
+    COUNTER,
+    (),
+    "elections of a controller that this broker's controller has seen, its own among them; shown, as the following "
+    "ones, by each broker that has a controller, active or standby",
+    f"{_CONTROLLER_BEAN}NewActiveControllersCount",
+)
+LAST_APPLIED_RECORD = Metric(
+    f"{_CONTROLLER}lastappliedrecordoffset",
+    GAUGE,
+    (),
+    "the last entry of the metadata log that it has applied",
+    f"{_CONTROLLER_BEAN}LastAppliedRecordOffset",
+)
+LAST_COMMITTED_RECORD = Metric(
+    f"{_CONTROLLER}lastcommittedrecordoffset",
+    GAUGE,
+    (),
+    "the last one that it knows to be committed",
+    f"{_CONTROLLER_BEAN}LastCommittedRecordOffset",
+)
+RAFT_STATE = Metric(
+    f"{_RAFT}current_state",
+    GAUGE,
+    ("state",),
+    "1 for its state in the quorum: `leader`, `candidate`, `prospective`, `follower`, `unattached` or `observer`",
+    f"{_RAFT_BEAN}current-state",
+)
+RAFT_LEADER = _of_raft("current-leader", "the broker of the controller that leads; -1: unknown")
+RAFT_VOTED_FOR = _of_raft("current-vote", "the broker of the controller it voted for in this epoch; -1: none")
+RAFT_EPOCH = _of_raft("current-epoch", "the epoch of the quorum")
+RAFT_HIGH_WATERMARK = _of_raft("high-watermark", "the last entry that it knows to be committed")
+RAFT_END = _of_raft("log-end-offset", "the last entry of its metadata log")
+RAFT_END_EPOCH = _of_raft("log-end-epoch", "the epoch of that entry")
+RAFT_VOTERS = _of_raft("number-of-voters", "controllers that vote")
+RAFT_OBSERVERS = _of_raft("number-of-observers", "controllers that it reaches and that do not vote")
+RAFT_LAG = Metric(
+    "raylog_quorum_lag",
+    GAUGE,
+    (),
+    "entries that are committed, as far as its leader has said, and that it has not applied",
+)
+UNREACHABLE_VOTERS = Metric(
+    "raylog_quorum_unreachable_voters", GAUGE, (), "controllers that vote and that it cannot reach"
+)
+VOTER_LAG = Metric(
+    "raylog_quorum_voter_lag",
+    GAUGE,
+    ("voter",),
+    "entries of the active controller's log that a voter has not acknowledged, by the voter's broker, dead ones too; "
+    "shown by the broker of the active controller",
 )
 
 CURRENT_OFFSET = Metric(

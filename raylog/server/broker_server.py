@@ -21,12 +21,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from raylog.configs.certificate_configs import certificate_configs
 from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
-from raylog.disks.disk import DiskLock, boot_id, lock_disk
+from raylog.disks.disk import DiskLock, boot_id, lock_disk, read_disk
+from raylog.errors import DiskError
 from raylog.kafka.chain import Stage
 from raylog.listener.broker_metrics import BrokerMetrics
 from raylog.listener.certificates import ListenerCertificates
@@ -126,10 +128,16 @@ class BrokerServer:
             secret=self._disk.link_secret,
             cluster_id=self._disk.cluster_id,
             image=self._image,
-            controller=self._session.controller,
+            controllers=self._controllers_on_disk,
             of_clients=None if self.router is None else self.router.telemetry.add_to,
             pushes=pushes,
         )
+
+    def _controllers_on_disk(self) -> tuple[Endpoint, ...]:
+        """Where controllers listen, as the disk says now; as it said at the start, if it fails."""
+        with suppress(DiskError):
+            return (read_disk(Path(self._spec.disk)) or self._disk).controllers
+        return self._disk.controllers
 
     async def start(self) -> Endpoint:
         """Lock the disk, waiting for a predecessor that is still dying; listen; look for the

@@ -155,7 +155,7 @@ class ControllerServer:
             identity=Peer(spec.node_id, spec.incarnation),
             on_event=self._handle,
         )
-        self._metrics = controller_metrics.metrics_of_controller(self, spec.node_id, lambda: (self._server,))
+        self._metrics = controller_metrics.of(lambda: self._controller, spec, lambda: [self._server], self._links.peers)
         self._requests = ControllerRequests(self._handle, self._active_elsewhere)
         kafkas = {api.spec: self._requests.kafka_handler(api) for api in APIS}
         apis = table.serving(ServerKind.CONTROLLER, {**kafkas, table.DESCRIBE_QUORUM: self._describe_quorum})
