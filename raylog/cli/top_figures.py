@@ -6,12 +6,12 @@ for what the cluster does not say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from raylog.cli.top_looks import Look, ProcessLook, TopicTraffic
-from raylog.types import broker_of
+from raylog.types import CONTROLLER_SLOT, broker_of, node_id
 
 _COUNTS: Final = tuple(each.name for each in fields(TopicTraffic))
 Row = dict[str, Any]
@@ -69,6 +69,8 @@ def figures(before: Look, now: Look, order: PageOrder) -> Row:
             "lag",
             *("topic", "partition", "broker"),
         ),
+        "quorum": _quorum_row(now.quorum),
+        "controllers": None if now.quorum is None else _controller_rows(now.quorum, actors or []),
         "actors": None if actors is None else _sorted(actors, ACTOR_ORDERS[order.actors], "node_id"),
         "silent": list(now.silent),
     }
@@ -125,6 +127,38 @@ def _broker_row(broker: Row, now: Look) -> Row:
         "out_of_sync": sum(broker["id"] in part["replicas"] and broker["id"] not in part["isr"] for part in parts),
         "disks": len(broker["disks"]),
     }
+
+
+def _quorum_row(quorum: Mapping[str, Any] | None) -> Row | None:
+    if quorum is None:
+        return None
+    return {
+        "leader": quorum["leader_id"],
+        "epoch": quorum["leader_epoch"],
+        "high_watermark": quorum["high_watermark"],
+        "max_lag": quorum["max_follower_lag"],
+    }
+
+
+def _controller_rows(quorum: Mapping[str, Any], actors: Iterable[Row]) -> list[Row]:
+    """By broker. CPU, memory and delay are those of its process, None where nobody says."""
+    processes = {each["node_id"]: each for each in actors if each["kind"] == "controller"}
+
+    def row(member: Mapping[str, Any], role: str) -> Row:
+        process = processes.get(node_id(member["broker"], CONTROLLER_SLOT), {})
+        known = {name: process.get(name) for name in ("pid", "cpu", "memory_bytes", "event_loop_delay_s")}
+        return {
+            "broker": member["broker"],
+            "role": "active" if member["broker"] == quorum["leader_id"] else role,
+            "reachable": member["reachable"],
+            "recovering": member["recovering"],
+            "log_end_offset": member["log_end_offset"],
+            "lag": member["lag"],
+            **known,
+        }
+
+    rows = [row(each, "standby") for each in quorum["voters"]] + [row(each, "observer") for each in quorum["observers"]]
+    return sorted(rows, key=lambda each: int(each["broker"]))
 
 
 def _actor_rows(before: Look, now: Look, interval_s: float) -> list[Row]:

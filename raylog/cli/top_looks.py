@@ -1,8 +1,9 @@
 """What ``raylog top`` asks a cluster each time it looks.
 
-Inside the cluster it asks the controller for the status and every server process for its metrics.
-Through the brokers' listeners it asks what Kafka's protocol has: sizes and ends of logs, whose growth
-is the traffic in. That protocol has no request for the traffic out and for processes.
+Inside the cluster it asks the controller for the status and every server process for its metrics, the
+controllers among them. Through the brokers' listeners it asks what Kafka's protocol has: sizes and
+ends of logs, whose growth is the traffic in, and the quorum. That protocol has no request for the
+traffic out and for processes.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import ClusterError, KafkaError
 from raylog.metrics import table
 from raylog.metrics.metric import Metric
-from raylog.types import Endpoint, TopicPartition, broker_of
+from raylog.types import CONTROLLER_SLOT, Endpoint, TopicPartition, broker_of, node_id
 
 if TYPE_CHECKING:
     from raylog.client.sync import AdminClient
@@ -52,7 +56,7 @@ class ProcessLook:
     node_id: int
     incarnation: int
     kind: str
-    pid: int
+    pid: int | None
     replicas: int | None
     leaders: int | None
     cpu_s: float | None = None
@@ -75,11 +79,13 @@ class Look:
     processes: tuple[ProcessLook, ...] | None
     silent: tuple[int, ...] = field(default=())
     """Node ids of processes that live and did not answer."""
+    quorum: Mapping[str, Any] | None = None
+    """As ``Cluster.quorum`` has it; None: the user may not know."""
 
 
 def take_look(cluster: Cluster, admin: AdminClient) -> Look:
     """Raises ClusterError and its like where the cluster does not answer."""
-    return _from_outside(cluster, admin) if cluster.address.is_outside else _from_inside(cluster, admin)
+    return _from_outside(admin) if cluster.address.is_outside else _from_inside(cluster, admin)
 
 
 # ------------------------------------------------------------------ inside
@@ -89,8 +95,12 @@ def _from_inside(cluster: Cluster, admin: AdminClient) -> Look:
     status = cluster.status()
     actors = {each["node_id"]: each for each in status["actors"] if each["state"] == "live" and each["endpoint"]}
     endpoints = {node: Endpoint.of(each["endpoint"]) for node, each in actors.items()}
+    quorum = _quorum(status, admin)
+    controllers = _controllers(quorum)
     at_s = time.monotonic()
-    told = admin.collect_metrics(endpoints)
+    told = admin.collect_metrics(endpoints | controllers)
+    views = admin.describe_controllers(controllers)
+    actors |= {node: _controller(node, views.get(node)) for node in controllers}
     ends = {node: _ends(samples) for node, samples in told.items()}
     return Look(
         at_s=at_s,
@@ -101,7 +111,34 @@ def _from_inside(cluster: Cluster, admin: AdminClient) -> Look:
         group_lags=_lags(_committed(told), _leaders_ends(status, ends)),
         processes=tuple(_process(actor, told.get(node)) for node, actor in sorted(actors.items())),
         silent=tuple(sorted(actors.keys() - told.keys())),
+        quorum=quorum,
     )
+
+
+def _quorum(status: Mapping[str, Any], admin: AdminClient) -> dict[str, Any]:
+    """As the active controller sees it, which has told the status."""
+    active = status["controller"]
+    node = node_id(active["broker"], CONTROLLER_SLOT)
+    told = admin.describe_controllers({node: Endpoint.of(active["endpoint"])})
+    if node not in told:
+        raise ClusterError(f"the controller at {active['endpoint']} does not answer")
+    return told[node]
+
+
+def _controllers(quorum: Mapping[str, Any]) -> dict[int, Endpoint]:
+    """Where those listen that can be reached, by node id."""
+    return {
+        node_id(each["broker"], CONTROLLER_SLOT): Endpoint.of(each["endpoint"])
+        for each in (*quorum["voters"], *quorum["observers"])
+        if each["reachable"] and each["endpoint"] is not None and each["broker"] >= 0
+    }
+
+
+def _controller(node: int, view: Mapping[str, Any] | None) -> dict[str, Any]:
+    """As the status has the other processes. It does not tell its incarnation; its pid stands for it."""
+    pid = None if view is None else view["told_by"]["pid"]
+    unknown = dict.fromkeys(("replicas", "leaders", "memory_bytes"))
+    return {"node_id": node, "incarnation": pid or 0, "kind": "controller", "pid": pid, **unknown}
 
 
 def _traffic(samples: Samples) -> dict[str, TopicTraffic]:
@@ -180,18 +217,20 @@ def _process(actor: Mapping[str, Any], samples: Samples | None) -> ProcessLook:
 # ------------------------------------------------------------------ through the listeners
 
 
-def _from_outside(cluster: Cluster, admin: AdminClient) -> Look:
-    from raylog.cli.from_outside import status_from_outside
+def _from_outside(admin: AdminClient) -> Look:
+    from raylog.cli.from_outside import outside_status
 
-    status = status_from_outside(cluster)
+    described, topics = admin.describe_cluster(include_fenced=True), admin.describe_topics()
+    quorum = _quorum_from_outside(admin, described.cluster_id)
+    at_s = time.monotonic()
+    log_dirs = admin.describe_log_dirs()
+    status = outside_status(described, topics, log_dirs)
     leaders = {
         TopicPartition(topic["name"], part["partition"]): part
         for topic in status["topics"]
         for part in topic["partitions"]
     }
     led = [key for key, part in leaders.items() if part["leader"] >= 0]
-    at_s = time.monotonic()
-    log_dirs = admin.describe_log_dirs()
     ends = {key: found.offset for key, found in admin.list_offsets(dict.fromkeys(led, "latest")).items()}
     sizes: dict[tuple[int, TopicPartition], int] = {}
     followers = []
@@ -221,7 +260,20 @@ def _from_outside(cluster: Cluster, admin: AdminClient) -> Look:
         followers=tuple(sorted(followers, key=lambda each: (each.key, each.broker))),
         group_lags=_lags(committed, ends),
         processes=None,
+        quorum=quorum,
     )
+
+
+def _quorum_from_outside(admin: AdminClient, cluster_id: str) -> dict[str, Any] | None:
+    """None for a user who may not describe the cluster."""
+    from raylog.client.admin.inspection import quorum_status
+
+    try:
+        return quorum_status(admin.describe_quorum(), cluster_id)
+    except KafkaError as error:
+        if error.code is not ErrorCode.cluster_authorization_failed:
+            raise
+        return None
 
 
 def _lags(

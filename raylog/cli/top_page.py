@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.text import Text
 from raylog.cli.top_figures import ACTOR_ORDERS, TOPIC_ORDERS, PageOrder, Row
 
 KEYS = "q quit · topics by i in, o out, r records, n name · actors by c CPU, m memory, d delay"
+Draw = Callable[[list[Row], PageOrder], Table]
 _FRAME_LINES = 4  # totals, health, a blank line and the keys
 _TABLE_LINES = 3  # a blank line, the title and the header
 
@@ -21,8 +23,9 @@ def page(document: Row, order: PageOrder, *, height: int | None, note: str = "")
     """``height`` in lines, shared out among the tables; None shows every row. ``note`` says why the
     figures are not those of now.
     """
-    tables = [
+    tables: list[tuple[Draw, list[Row]]] = [
         (_brokers, document["brokers"]),
+        (_controllers(document["quorum"]), document["controllers"] or []),
         (_topics, document["topics"]),
         (_groups, document["groups"]),
         (_followers, document["followers"]),
@@ -78,6 +81,9 @@ def _health(document: Row) -> Text:
     away = [each["broker"] for each in document["brokers"] if not each["live"]]
     if away:
         wrong.append(f"brokers away: {_first(away)}")
+    lost = [each["broker"] for each in document["controllers"] or () if each["reachable"] is False]
+    if lost:
+        wrong.append(f"controllers that cannot be reached: those of broker {_first(lost)}")
     return Text(
         "; ".join(wrong) or "every partition has a leader and all its replicas in sync",
         style="red" if wrong else "green",
@@ -110,6 +116,23 @@ def _brokers(rows: list[Row], order: PageOrder) -> Table:
             *(_bad(row["out_of_sync"]), str(row["disks"])),
         )
     return table
+
+
+def _controllers(quorum: Row | None) -> Draw:
+    def draw(rows: list[Row], order: PageOrder) -> Table:
+        assert quorum is not None, "controllers without a quorum"
+        epoch, end = quorum["epoch"], _count(quorum["high_watermark"])
+        columns = ("broker", "role ", "pid", "log end", "lag", "CPU", "memory", "loop delay")
+        table = _table(f"Controllers, epoch {epoch}, {end} entries committed", *columns)
+        for row in rows:
+            role = row["role"] + ", recovering" * bool(row["recovering"])
+            table.add_row(
+                *(str(row["broker"]), "[red]away[/]" if row["reachable"] is False else role, str(row["pid"] or "-")),
+                *(_known(row["log_end_offset"]), _bad(row["lag"]) if row["lag"] >= 0 else "-", *_used(row)),
+            )
+        return table
+
+    return draw
 
 
 def _topics(rows: list[Row], order: PageOrder) -> Table:
@@ -149,15 +172,26 @@ def _actors(rows: list[Row], order: PageOrder) -> Table:
     columns = ("broker", "process ", "pid", "CPU", "memory", "loop delay", "leads", "replicas")
     table = _table("Busiest actors", *columns, sorted_by=names[ACTOR_ORDERS[order.actors]])
     for row in rows:
-        cpu, delay, memory = row["cpu"], row["event_loop_delay_s"], row["memory_bytes"]
         table.add_row(
-            *(str(row["broker"]), f"{row['kind']} {row['node_id']}", str(row["pid"])),
-            "-" if cpu is None else f"{cpu:.0%}",
-            "-" if memory is None else _bytes(memory),
-            "-" if delay is None else f"{delay * 1_000:,.0f} ms",
-            *(_count(row["leaders"]), _count(row["replicas"])),
+            *(str(row["broker"]), f"{row['kind']} {row['node_id']}", str(row["pid"] or "-")),
+            *(*_used(row), _count(row["leaders"]), _count(row["replicas"])),
         )
     return table
+
+
+def _used(row: Row) -> tuple[str, str, str]:
+    """CPU, memory and delay of the event loop."""
+    cpu, delay, memory = row["cpu"], row["event_loop_delay_s"], row["memory_bytes"]
+    return (
+        "-" if cpu is None else f"{cpu:.0%}",
+        "-" if memory is None else _bytes(memory),
+        "-" if delay is None else f"{delay * 1_000:,.0f} ms",
+    )
+
+
+def _known(value: int) -> str:
+    """Of the quorum's numbers, which are negative where they are not known."""
+    return _count(value) if value >= 0 else "-"
 
 
 def _bad(count: int) -> str:

@@ -23,10 +23,13 @@ from raylog.cli.main import app
 from raylog.cli.top_figures import PageOrder, figures
 from raylog.cli.top_looks import FollowerPlace, Look, ProcessLook, TopicTraffic, followers_of, take_look
 from raylog.cli.top_page import page
+from raylog.client.sync import AdminClient
 from raylog.cluster import Cluster
 from raylog.errors import ClusterError, ConfigError
+from raylog.metrics import table
+from raylog.testing import in_process
 from raylog.testing.kafka import Kafka
-from raylog.types import TopicPartition
+from raylog.types import CONTROLLER_SLOT, Endpoint, TopicPartition, node_id
 
 
 def part(number: int, leader: int, replicas: list[int], isr: list[int] | None = None) -> dict[str, Any]:
@@ -43,6 +46,17 @@ STATUS: dict[str, Any] = {
     ],
     "under_replicated": ["big-1"],
     "leaderless": [],
+}
+QUORUM: dict[str, Any] = {
+    "leader_id": 1,
+    "leader_epoch": 7,
+    "high_watermark": 90,
+    "max_follower_lag": 4,
+    "observers": [],
+    "voters": [
+        {"broker": broker, "reachable": broker != 0, "recovering": False, "log_end_offset": 90 - lag, "lag": lag}
+        for broker, lag in ((2, 1), (0, 4), (1, 0))
+    ],
 }
 BIG, SMALL = TopicPartition("big", 0), TopicPartition("small", 0)
 NODE = 1 << 16
@@ -111,6 +125,25 @@ def test_an_actors_cpu_is_of_one_incarnation_and_the_order_puts_the_unknown_last
 
     assert [each["cpu"] for each in figures(before, now, PageOrder())["actors"]] == [0.75, None, None]
     assert (nodes("cpu"), nodes("memory"), nodes("delay")) == ([0, 1, 2], [1, 0, 2], [0, 1, 2])
+
+
+def test_controllers_have_their_lag_and_what_their_processes_use() -> None:
+    process = ProcessLook(node_id(1, CONTROLLER_SLOT), 7, "controller", 7, None, None, 1.0, 5, 0.5)
+    before = a_look(0, quorum=QUORUM, processes=(process,))
+    document = figures(before, a_look(2, quorum=QUORUM, processes=(replace(process, cpu_s=2.0),)), PageOrder())
+    assert document["quorum"] == {"leader": 1, "epoch": 7, "high_watermark": 90, "max_lag": 4}
+    rows = document["controllers"]
+    assert [(each["broker"], each["role"], each["lag"], each["reachable"], each["cpu"]) for each in rows] == [
+        (0, "standby", 4, False, None),
+        (1, "active", 0, True, 0.5),
+        (2, "standby", 1, True, None),
+    ]
+    assert (rows[1]["pid"], rows[1]["memory_bytes"], rows[1]["event_loop_delay_s"]) == (7, 5, 0.5)
+    text = "\n".join(drawn(document))
+    for words in ("Controllers, epoch 7, 90 entries committed", "cannot be reached: those of broker 0", "away"):
+        assert words in text
+    nobody = figures(a_look(0), a_look(1), PageOrder())
+    assert (nobody["quorum"], nobody["controllers"]) == (None, None)
 
 
 def test_topics_are_sorted_as_asked() -> None:
@@ -261,7 +294,7 @@ def test_inside_the_cluster_the_figures_are_those_of_what_was_sent(kafka: Kafka)
     assert orders["bytes_in_per_s"] > 0 and orders["bytes_out_per_s"] > 0
     (group,) = document["groups"]
     assert (group["group"], group["lag"]) == ("readers", 3)
-    assert {each["kind"] for each in document["actors"]} >= {"broker", "replicas"}
+    assert {each["kind"] for each in document["actors"]} >= {"broker", "replicas", "controller"}
     assert all(each["cpu"] is not None and each["memory_bytes"] > 0 for each in document["actors"])
     assert document["silent"] == []
     assert {(each["topic"], each["leader"] != each["broker"]) for each in document["followers"]} >= {("orders", True)}
@@ -282,9 +315,66 @@ def test_through_the_listeners_rates_in_are_the_growth_of_logs_and_nothing_is_ma
     (orders,) = (each for each in document["topics"] if each["topic"] == "orders")
     assert orders["records_in_per_s"] == 2 and orders["bytes_in_per_s"] > 0
     assert (orders["bytes_out_per_s"], document["actors"]) == (None, None)
+    (controller,) = document["controllers"]
+    assert (controller["role"], controller["lag"], controller["cpu"]) == ("active", 0, None)
     asked = ("top", "--once", "--interval", "0.1", "--bootstrap-server", kafka.bootstrap)
     printed = CliRunner().invoke(app, [*asked, "--json", "--sort", "name"])
     assert printed.exit_code == 0, printed.exception
     assert json.loads(printed.stdout)["cluster_id"] == document["cluster_id"]
     text = CliRunner().invoke(app, [*asked])
     assert text.exit_code == 0 and "orders" in text.stdout and "q quit" not in text.stdout
+
+
+@pytest.mark.core
+def test_through_the_listeners_every_look_goes_by_one_client(kafka: Kafka) -> None:
+    def accepted(inside: AdminClient) -> float:
+        actors = [each for each in Cluster(kafka.address).status()["actors"] if each["kind"] == "broker"]
+        told = inside.collect_metrics({each["node_id"]: Endpoint.of(each["endpoint"]) for each in actors})
+        return sum(samples.of(table.CONNECTIONS_CREATED).get(("PLAINTEXT",), 0) for samples in told.values())
+
+    with (
+        Cluster(kafka.address).admin() as inside,
+        raylog.connect(bootstrap_servers=kafka.bootstrap) as cluster,
+        cluster.admin() as admin,
+    ):
+        take_look(cluster, admin)
+        before = accepted(inside)
+        assert before > 0
+        for _ in range(3):
+            take_look(cluster, admin)
+        assert accepted(inside) == before
+
+
+@pytest.mark.core
+def test_three_controllers_show_and_one_that_dies() -> None:
+    with in_process.cluster(brokers=3, controllers=3) as running:
+        handle = Cluster(running.address)
+        with handle.admin() as admin:
+
+            def shown() -> dict[str, Any]:
+                before = take_look(handle, admin)
+                return figures(replace(before, at_s=0), replace(take_look(handle, admin), at_s=1), PageOrder())
+
+            def whole() -> dict[str, Any] | None:
+                document = shown()
+                rows = document["controllers"]
+                is_so = all(each["reachable"] and each["lag"] == 0 and each["cpu"] is not None for each in rows)
+                return document if is_so and len(rows) == 3 and not document["silent"] else None
+
+            document = eventually(whole, "three controllers without a lag")
+            assert [each["broker"] for each in document["controllers"]] == [0, 1, 2]
+            active = [each["broker"] for each in document["controllers"] if each["role"] == "active"]
+            assert active == [running.active] == [document["quorum"]["leader"]]
+            actors = [each["broker"] for each in document["actors"] if each["kind"] == "controller"]
+            assert sorted(actors) == [0, 1, 2], "they are among the busiest"
+            dead = next(broker for broker in running.controllers if broker != running.active)
+            running.crash_controller(dead)
+
+            def lost() -> dict[str, Any] | None:
+                document = shown()
+                gone = [each["broker"] for each in document["controllers"] if not each["reachable"]]
+                return document if gone == [dead] else None
+
+            document = eventually(lost, "the dead one to be missed")
+            assert f"cannot be reached: those of broker {dead}" in "\n".join(drawn(document))
+            assert document["silent"] == [], "it does not live"

@@ -19,6 +19,7 @@ from raylog.client.links import requests
 from raylog.disks.disk import encode_id
 from raylog.errors import RaylogError, error_for
 from raylog.types import Endpoint, TopicPartition, broker_of
+from raylog.wire.private import DescribeQuorum
 from raylog.wire.private_watching import CollectMetrics, LogsRead, ReadLogs
 
 if TYPE_CHECKING:
@@ -167,6 +168,14 @@ class AsyncInspectionCalls:
         told = zip(processes, replies, strict=True)
         return {node: Samples.of_plain(reply.samples) for node, reply in told if reply is not None}
 
+    async def describe_controllers(self, controllers: Mapping[int, Endpoint]) -> dict[int, dict[str, Any]]:
+        """The quorum as each of these controllers sees it, by node id, as ``Cluster.quorum`` has it.
+        Those that do not answer within two seconds are left out. Only inside the cluster.
+        """
+        asked = (self._ask_process(each, DescribeQuorum(), _COLLECT_S) for each in controllers.values())
+        told = zip(controllers, await asyncio.gather(*asked), strict=True)
+        return {node: reply.quorum for node, reply in told if reply is not None}
+
     async def read_logs(self, processes: Iterable[Endpoint], asked: ReadLogs) -> LogsRead | None:
         """What the first of these processes that answers says; None: none does. Only inside the
         cluster.
@@ -221,6 +230,10 @@ class InspectionCalls:
     def collect_metrics(self, processes: Mapping[int, Endpoint]) -> dict[int, Samples]:
         """What the metrics of server processes are now, by node id."""
         return self._run(self._client.collect_metrics(processes))
+
+    def describe_controllers(self, controllers: Mapping[int, Endpoint]) -> dict[int, dict[str, Any]]:
+        """The quorum as each of these controllers sees it, by node id."""
+        return self._run(self._client.describe_controllers(controllers))
 
     def read_logs(self, processes: Iterable[Endpoint], asked: ReadLogs) -> LogsRead | None:
         """What the first of these processes that answers says."""
