@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from connect_worker import free_port
 from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kill
 from ray_load import Load
+from scraping import Scraped, scraped
 
 import raylog
 from raylog import NewTopic
+from raylog.cli.top_figures import PageOrder, figures
+from raylog.cli.top_looks import take_look
+from raylog.configs.metrics_configs import METRICS_LISTENER
 from raylog.errors import RaylogError
+from raylog.metrics import table
+from raylog.types import Endpoint
 
 pytestmark = pytest.mark.ray
 
@@ -102,6 +110,73 @@ def test_a_stopped_active_controller_is_replaced_and_can_do_nothing_when_it_wake
     assert leader_epoch(now) == leader_epoch(before), "no replica was declared dead"
     assert incarnations(before).items() <= incarnations(now).items(), "nobody was started anew"
     load.check()
+
+
+@pytest.fixture
+def at(three: raylog.Cluster) -> dict[int, Endpoint]:
+    """Where each broker shows its metrics."""
+    found = {broker: Endpoint("127.0.0.1", free_port()) for broker in range(3)}
+    with three.admin() as admin:
+        for broker, endpoint in found.items():
+            admin.alter_configs(broker=broker, set={METRICS_LISTENER: str(endpoint)})
+    for endpoint in found.values():
+        eventually(lambda endpoint=endpoint: shows_metrics(endpoint), f"{endpoint} to show metrics")
+    return found
+
+
+def shows_metrics(at: Endpoint) -> bool:
+    try:
+        return bool(scraped(at))
+    except OSError:
+        return False
+
+
+def test_metrics_and_top_have_all_controllers_and_miss_one_that_stands_still(
+    three: raylog.Cluster, at: dict[int, Endpoint]
+) -> None:
+    def shown() -> dict[str, Any]:
+        with three.admin() as admin:
+            before = take_look(three, admin)
+            return figures(replace(before, at_s=0), replace(take_look(three, admin), at_s=1), PageOrder())
+
+    def whole() -> dict[int, Scraped] | None:
+        found = {broker: scraped(each) for broker, each in at.items()}
+        lags = [lag for each in found.values() for lag in each.get(table.VOTER_LAG.name, {}).values()]
+        lags += [each.get(table.RAFT_LAG.name, {}).get((), -1) for each in found.values()]
+        silent = [each[table.SILENT_PROCESSES.name][()] for each in found.values()]
+        return found if (lags, silent) == ([0] * 6, [0] * 3) else None
+
+    eventually(lambda: all_follow(three), "both standbys follow")
+    found = eventually(whole, "no controller to lag")
+    assert sorted(each[table.ACTIVE_CONTROLLERS.name][()] for each in found.values()) == [0, 0, 1]
+    states = sorted(state for each in found.values() for (state,) in each[table.RAFT_STATE.name])
+    assert states == ["follower", "follower", "leader"]
+    rows = shown()["controllers"]
+    assert sorted(each["role"] for each in rows) == ["active", "standby", "standby"]
+    assert all(each["lag"] == 0 and each["reachable"] and each["memory_bytes"] > 1 << 20 for each in rows)
+    still = next(each for each in rows if each["role"] == "standby")
+    active = next(each["broker"] for each in rows if each["role"] == "active")
+    os.kill(still["pid"], signal.SIGSTOP)
+    try:
+        three.admin().create_topics([NewTopic("without-one", 1, 3)])
+
+        def is_missed() -> bool:
+            found = {broker: scraped(each) for broker, each in at.items()}
+            lag = found[active][table.VOTER_LAG.name].get((str(still["broker"]),), 0)
+            return lag > 0 and found[still["broker"]][table.SILENT_PROCESSES.name][()] == 1
+
+        eventually(is_missed, "the one that stands still to lag and to be missed")
+        assert next(each["lag"] for each in shown()["controllers"] if each["broker"] == still["broker"]) > 0
+    finally:
+        os.kill(still["pid"], signal.SIGCONT)
+    eventually(whole, "it to have everything again")
+    kill(still["pid"])
+
+    def is_back() -> bool:
+        row = next(each for each in shown()["controllers"] if each["broker"] == still["broker"])
+        return row["pid"] not in (None, still["pid"]) and row["lag"] == 0 and whole() is not None
+
+    eventually(is_back, "another process in the place of the one that was killed")
 
 
 def test_a_full_stop_and_start_finds_all_three_again(three: raylog.Cluster) -> None:
