@@ -4,16 +4,16 @@ Nothing here changes an image.
 The changes of one resource are decided together: all of them, or none. What there is to set is
 ``topic_configs``' and ``broker_configs``' to say, which value holds ``effective_configs``'; a
 broker's resource is named by its id, all brokers' by the empty name, as in Kafka. Subscriptions to
-client metrics are ``resource_configs``'. Of brokers' loggers and groups there is nothing to set:
-they are described by an empty list, what would be set is refused by name, and what is taken away is
-not there.
+client metrics are ``resource_configs``'. Of groups there is nothing to set (``group_configs``): they
+are described by an empty list, what would be set is refused by name, and what is taken away is not
+there. Brokers' loggers are asked of the broker itself (``raylog.listener.broker_loggers``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from raylog.configs import broker_configs, topic_configs
+from raylog.configs import broker_configs, group_configs, topic_configs
 from raylog.configs.broker_config import BrokerConfig
 from raylog.configs.certificate_configs import certificate_config, certificate_configs, check_asked
 from raylog.configs.refused_broker_configs import reason_for
@@ -157,10 +157,10 @@ def _describe(image: MetadataImage, query: ConfigQuery, static: Mapping[str, str
         if query.type is ResourceType.BROKER:
             entries = _broker_entries(image, _broker_id(image, query.name, unknown=InvalidRequest), static)
         elif query.type in CONFIGURED:
-            _check_name(image, query.type, query.name)
+            _check_name(query.type, query.name)
             entries = ConfiguredResource(image, CONFIGURED[query.type], query.name).entries()
-        elif query.type in WITHOUT_CONFIGS:
-            _check_name(image, query.type, query.name)
+        elif query.type is ResourceType.GROUP:
+            _check_name(query.type, query.name)
             entries = ()
         else:
             entries = _topic_entries(image, _topic(image, query.type, query.name))
@@ -264,18 +264,17 @@ class _BrokerResource:
         return BrokerConfigChanged(self._broker_id, name, value)
 
 
-class _ResourceWithoutConfigs:
-    """Something of a kind that has configs in Kafka, and none here."""
+class _GroupResource:
+    """A group has configs in Kafka, and none here."""
 
-    def __init__(self, type: ResourceType | int) -> None:
-        self._type = type
+    def __init__(self) -> None:
         self.configs: Mapping[str, str] = {}
 
     def can_never_have(self, name: str) -> bool:
         return True
 
     def config_named(self, name: str) -> TopicConfig:
-        raise ConfigError(f"{name} cannot be set: {WITHOUT_CONFIGS[self._type]}")
+        raise ConfigError(group_configs.why_not(name))
 
     def validated(self, name: str, text: str | None) -> str:
         raise AssertionError(f"{name} is no config: there is nothing to validate")
@@ -287,37 +286,27 @@ class _ResourceWithoutConfigs:
         raise AssertionError(f"{name} is no config: nothing changes")
 
 
-WITHOUT_CONFIGS: Mapping[ResourceType | int, str] = {
-    ResourceType.BROKER_LOGGER: "the levels of a broker's loggers are those that its processes were started with",
-    ResourceType.GROUP: "groups have no configs here; members say their timeouts themselves",
-}
-"""The kinds of resource that are there without configs, and why nothing of them can be set."""
-
 CONFIGURED: Mapping[ResourceType | int, ConfiguredKind] = {ResourceType.CLIENT_METRICS: ConfiguredKind.CLIENT_METRICS}
 
-_Resource = _TopicResource | _BrokerResource | ConfiguredResource | _ResourceWithoutConfigs
+_Resource = _TopicResource | _BrokerResource | ConfiguredResource | _GroupResource
 
 
 def _resource(image: MetadataImage, type: ResourceType | int, name: str, checked_by: int | None) -> _Resource:
     if type is ResourceType.BROKER:
         return _BrokerResource(image, _broker_id(image, name, unknown=BrokerNotRegistered), checked_by)
     if type in CONFIGURED:
-        _check_name(image, type, name)
+        _check_name(type, name)
         return ConfiguredResource(image, CONFIGURED[type], name)
-    if type in WITHOUT_CONFIGS:
-        _check_name(image, type, name)
-        return _ResourceWithoutConfigs(type)
+    if type is ResourceType.GROUP:
+        _check_name(type, name)
+        return _GroupResource()
     return _TopicResource(_topic(image, type, name))
 
 
-def _check_name(image: MetadataImage, type: ResourceType | int, name: str) -> None:
-    """Raises InvalidRequest for what names nothing, and for the loggers of a broker that there is
-    not.
-    """
+def _check_name(type: ResourceType | int, name: str) -> None:
+    """Raises InvalidRequest for what names nothing."""
     if not name:
         raise InvalidRequest(f"resource type {type.value if isinstance(type, ResourceType) else type} needs a name")
-    if type is ResourceType.BROKER_LOGGER:
-        _broker_id(image, name, unknown=InvalidRequest)
 
 
 def _broker_id(image: MetadataImage, name: str, *, unknown: type[RaylogError]) -> int | None:
@@ -332,6 +321,8 @@ def _broker_id(image: MetadataImage, name: str, *, unknown: type[RaylogError]) -
 
 
 def _topic(image: MetadataImage, type: ResourceType | int, name: str) -> Topic:
+    if type is ResourceType.BROKER_LOGGER:
+        raise InvalidRequest(f"the loggers of a broker are asked of that broker itself, {name!r}")
     if type is not ResourceType.TOPIC:
         raise InvalidRequest(f"resource type {type}: 2 (topic), 4 (broker) and 16 (client metrics) have configs here")
     topic = image.topic_named(name)

@@ -18,8 +18,8 @@ class ConfigOperation(Enum):
 
 
 class ResourceType(Enum):
-    """What has configs in Kafka; here brokers' loggers and groups have none. Another number is carried,
-    and refused for that resource.
+    """What has configs in Kafka; here groups have none, and brokers' loggers are no business of the
+    controller's. Another number is carried, and refused for that resource.
     """
 
     TOPIC = 2
