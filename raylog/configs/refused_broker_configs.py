@@ -20,7 +20,10 @@ _INSIDE = "servers talk to each other over connections of their own"
 _PYTHONS_TLS = "TLS is Python's and OpenSSL's, which have no such setting"
 _CONNECTIONS = "connections are limited for a broker as a whole (max.connections), and for each address alike (max.connections.per.ip)"
 _METRICS = "there is no JMX reporter"
-_QUOTAS = "copies between disks are throttled as replication is: by leader.replication.throttled.rate and its like"
+_QUOTAS = (
+    "replicas do not move between the disks of a broker; "
+    "copies between brokers are throttled by leader.replication.throttled.rate and its like"
+)
 _USERS = (
     "users and passwords are those of `raylog users`; a listener may have users of PLAIN of its own, "
     "by listener.name.NAME.plain.sasl.jaas.config"
