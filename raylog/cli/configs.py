@@ -1,7 +1,8 @@
 """``raylog configs``: what Kafka's ``kafka-configs`` does, with its options and its words, to
-topics and brokers.
+topics, brokers and brokers' loggers.
 
-``describe`` prints a title and a line per config; without ``--all`` only what was set there.
+``describe`` prints a title and a line per config; without ``--all`` only what was set there. Of
+loggers it prints all, with their levels.
 ``alter`` makes all changes of one entity, or none.
 """
 
@@ -35,6 +36,14 @@ app = ClusterApp(help="Show and change the configs of topics and brokers.", no_a
 class EntityType(Enum):
     topics = "topics"
     brokers = "brokers"
+    broker_loggers = "broker-loggers"
+
+
+class ExplainedType(Enum):
+    """What has configs that mean the same in every cluster."""
+
+    topics = "topics"
+    brokers = "brokers"
 
 
 OfType = Annotated[EntityType, typer.Option("--entity-type", help="Whose configs.", show_default=False)]
@@ -48,6 +57,7 @@ _SOURCES = {
     "DYNAMIC_DEFAULT_BROKER": "DYNAMIC_DEFAULT_BROKER_CONFIG",
     "STATIC_BROKER": "STATIC_BROKER_CONFIG",
     "DEFAULT": "DEFAULT_CONFIG",
+    "BROKER_LOGGER": "DYNAMIC_BROKER_LOGGER_CONFIG",
 }
 
 
@@ -65,7 +75,7 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Show configs and where their values come from. Without a name, show those of all topics, or
-    of all brokers.
+    of all brokers. Of broker-loggers, show the level of each logger of a broker's processes.
     """
     _check(entity_type, entity_name, entity_default)
     documents = []
@@ -101,7 +111,12 @@ def alter(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Set and delete configs of a topic, of a broker, or of all brokers."""
+    """Set and delete configs of a topic, of a broker, or of all brokers.
+
+    A broker's loggers take the levels TRACE, DEBUG, INFO, WARN, ERROR, FATAL and OFF, all its processes at
+    once, and forget them when it restarts: `--entity-type broker-loggers --entity-name 0 --add-config
+    raylog.replica=DEBUG`.
+    """
     _check(entity_type, entity_name, entity_default)
     if entity_name is None and not entity_default:
         raise typer.BadParameter("say of whom: --entity-name, or --entity-default for all brokers")
@@ -112,6 +127,8 @@ def alter(
     with find_cluster(folder, address, timeout).admin() as admin:
         if entity_type is EntityType.topics:
             admin.alter_configs(entity_name, set=changes, delete=deleted)
+        elif entity_type is EntityType.broker_loggers:
+            admin.alter_loggers(int(entity_name or ""), set=changes, delete=deleted)
         else:
             admin.alter_configs(broker=_broker(entity_name), set=changes, delete=deleted)
     if as_json:
@@ -127,13 +144,13 @@ def alter(
 @app.command("explain")
 def explain(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME…", help="Of configs; none: all of them.")] = None,
-    entity_type: Annotated[EntityType, typer.Option("--entity-type", help="Whose configs.")] = EntityType.brokers,
+    entity_type: Annotated[ExplainedType, typer.Option("--entity-type", help="Whose configs.")] = ExplainedType.brokers,
     as_json: AsJson = False,
 ) -> None:
     """Say what configs mean, what they may be, whom they are set for and who reads them. Needs no
     cluster.
     """
-    table = explain_topics if entity_type is EntityType.topics else explain_brokers
+    table = explain_topics if entity_type is ExplainedType.topics else explain_brokers
     found = table(names or ())
     if as_json:
         print_json(found)
@@ -212,11 +229,13 @@ def links_told(texts: list[str] | None) -> Links | None:
 def _check(entity_type: EntityType, entity_name: str | None, entity_default: bool) -> None:
     if entity_name is not None and entity_default:
         raise typer.BadParameter("--entity-name and --entity-default exclude each other")
+    if entity_default and entity_type is EntityType.broker_loggers:
+        raise typer.BadParameter("each broker has its own loggers: give --entity-name")
     if entity_default and entity_type is EntityType.topics:
         raise typer.BadParameter(
             "topics have no default of their own: set the broker's config of --entity-type brokers"
         )
-    if entity_type is EntityType.brokers and entity_name is not None and not entity_name.isdecimal():
+    if entity_type is not EntityType.topics and entity_name is not None and not entity_name.isdecimal():
         raise typer.BadParameter(f"a broker is named by its id, not {entity_name!r}")
 
 
@@ -227,12 +246,15 @@ def _named(admin: AdminClient, entity_type: EntityType, entity_name: str | None,
         return [entity_name]
     if entity_type is EntityType.topics:
         return admin.list_topics(internal=True)
-    return [*(str(broker.broker) for broker in admin.describe_cluster().brokers), ""]
+    brokers = [str(broker.broker) for broker in admin.describe_cluster().brokers]
+    return brokers if entity_type is EntityType.broker_loggers else [*brokers, ""]
 
 
 def _entries(admin: AdminClient, entity_type: EntityType, name: str) -> list[ConfigEntry]:
     if entity_type is EntityType.topics:
         return list(admin.describe_configs(name).values())
+    if entity_type is EntityType.broker_loggers:
+        return list(admin.describe_loggers(int(name)).values())
     return list(admin.describe_configs(broker=_broker(name or None)).values())
 
 
@@ -243,6 +265,8 @@ def _broker(name: str | None) -> Any:
 def _is_set_there(entry: ConfigEntry, entity_type: EntityType, name: str) -> bool:
     if entity_type is EntityType.topics:
         return entry.source.name == "TOPIC"
+    if entity_type is EntityType.broker_loggers:
+        return True
     return entry.source.name == ("DYNAMIC_BROKER" if name else "DYNAMIC_DEFAULT_BROKER")
 
 

@@ -6,6 +6,7 @@ DescribeCluster and FindCoordinator are answered from its copy of the image (``c
 (``fan_out``). Fetch has a module of its own (``fetch``), and DescribeLogDirs goes to all processes
 of this broker (``log_directories``). The APIs of groups and of transactions go to the processes
 that coordinate them (``coordinators``), the controller's to the active one (``controller_link``).
+The levels of the broker's loggers are asked of the Broker (``broker_loggers``).
 InitProducerId is the controller's without a transactional id, and the coordinator's with one.
 Clients push their metrics to the Broker itself (``telemetry``).
 Metadata may create topics (``topic_creation``), and FindCoordinator creates the coordinators'.
@@ -33,6 +34,7 @@ from raylog.listener import certificate_changes, cluster_view, log_directories, 
 from raylog.listener.access import partial
 from raylog.listener.access.guard import Guard
 from raylog.listener.arrivals import Arrivals
+from raylog.listener.broker_loggers import BrokerLoggers
 from raylog.listener.controller_link import TIMEOUT_MS, ControllerLink
 from raylog.listener.coordinator_search import CoordinatorSearch
 from raylog.listener.coordinators import GROUPS, TRANSACTIONS, Coordinators
@@ -83,10 +85,12 @@ class Router:
         stages: Sequence[Stage] = (),
         clock: MachineClock | None = None,
         check_certificates: certificate_changes.Check = certificate_changes.check_none,
+        loggers: BrokerLoggers | None = None,
     ) -> None:
         """``ports``: where to listen. ``controller`` returns the active controller's broker and
         address. ``stages`` run before every handler. ``clock``: the machine's if none is given.
-        ``check_certificates`` says whether the ports can go by such configs.
+        ``check_certificates`` says whether the ports can go by such configs. ``loggers``: the broker's;
+        None: they are not to be had.
         """
         clock = clock or MachineClock()
         self._controller = controller
@@ -107,6 +111,7 @@ class Router:
         self.telemetry = Telemetry(broker_id, image, clock.monotonic_ms, clock.chance.getrandbits)
         self._request_logs = RequestLogs(clock.chance.getrandbits)
         self._check_certificates = check_certificates
+        self._loggers = loggers
         self._arrivals = Arrivals()
         self._creation = TopicCreator(self._routes, self._link, self._arrivals)
         self._sasl = SaslAuthenticator(lambda: self._routes.image.credentials, key=secret_bytes(secret))
@@ -159,7 +164,7 @@ class Router:
             **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
             table.WRITE_TXN_MARKERS: markers.handler(self._routes, self._owners),
             **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
-            **certificate_changes.handlers(self._link, self._routes, self._check_certificates),
+            **self._of_configs(),
             **tokens.handlers(self._link, self._guard.access),
             **self.telemetry.handlers(),
             **groups.handlers(),
@@ -167,6 +172,13 @@ class Router:
             table.FIND_COORDINATOR: CoordinatorSearch(self._routes, self._creation, self._arrivals).find,
             table.INIT_PRODUCER_ID: self._init_producer_id(transactions),
         }
+
+    def _of_configs(self) -> dict[ApiSpec, Handler]:
+        handlers = {
+            table.DESCRIBE_CONFIGS: self._link.forward(table.DESCRIBE_CONFIGS),
+            **certificate_changes.handlers(self._link, self._routes, self._check_certificates),
+        }
+        return handlers if self._loggers is None else self._loggers.handlers(handlers)
 
     def _scattered(self, spec: ApiSpec) -> Handler:
         return FanOut(spec, self._routes, self._owners, self._arrivals, self._moves.routed).handle

@@ -30,6 +30,7 @@ from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromControll
 from raylog.disks.disk import DiskLock, boot_id, lock_disk, read_disk
 from raylog.errors import DiskError
 from raylog.kafka.chain import Stage
+from raylog.listener.broker_loggers import BrokerLoggers
 from raylog.listener.broker_metrics import BrokerMetrics
 from raylog.listener.certificates import ListenerCertificates
 from raylog.listener.metrics_pushes import PushTarget
@@ -98,8 +99,9 @@ class BrokerServer:
             on_change=self._session_changed,
         )
         self._process_metrics = ProcessMetrics(spec.node_id, self._servers)
+        self._loggers = self._broker_loggers()
         self._server = Server(
-            self._session.handlers() | self._process_metrics.handlers(),
+            self._session.handlers() | self._process_metrics.handlers() | self._loggers.inside_handlers(),
             identity=self._identity,
             secret=self._disk.link_secret,
             host=spec.host,
@@ -138,6 +140,16 @@ class BrokerServer:
         with suppress(DiskError):
             return (read_disk(Path(self._spec.disk)) or self._disk).controllers
         return self._disk.controllers
+
+    def _broker_loggers(self) -> BrokerLoggers:
+        return BrokerLoggers(
+            broker_of(self._spec.node_id),
+            Peer(self._spec.node_id, self._spec.incarnation),
+            secret=self._disk.link_secret,
+            cluster_id=self._disk.cluster_id,
+            image=self._image,
+            controller=self._session.controller,
+        )
 
     async def start(self) -> Endpoint:
         """Lock the disk, waiting for a predecessor that is still dying; listen; look for the
@@ -224,6 +236,7 @@ class BrokerServer:
             limits=limits,
             stages=stages,
             check_certificates=self._certificates.check,
+            loggers=self._loggers,
         )
 
     def _port(self, listener: NamedListener, ray_token: str | None) -> Port:
@@ -277,7 +290,7 @@ class BrokerServer:
 
     async def _close_router(self, *, grace_s: float, ends_moved: bool = False) -> None:
         await self.metrics.stop()
-
+        await self._loggers.stop()
         await self._certificates.stop()
         await self._plain_users.stop()
         for tokens in self._tokens:
@@ -299,6 +312,7 @@ class BrokerServer:
         if not self._copy.fold(frame):
             return
         self.metrics.follow()
+        self._loggers.follow()
         if self.router is None:
             return
         self.router.image_changed()
@@ -332,6 +346,8 @@ class BrokerServer:
     def _session_changed(self, connected: bool) -> None:
         if connected and self._is_leaving:
             self._session.send(NodeLeaving())
+        if connected and self._copy.image is not None:
+            self._loggers.follow()
 
     def _hello(self) -> Hello:
         return Hello(

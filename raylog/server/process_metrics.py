@@ -11,8 +11,9 @@ from raylog.metrics import table
 from raylog.metrics.loop_delay import LoopDelay
 from raylog.metrics.registry import Collector, Registry, Samples
 from raylog.server.log_files import read_logs
+from raylog.server.logger_levels import set_logger_levels
 from raylog.server.process_usage import resident_bytes
-from raylog.wire.private import COLLECT_METRICS, READ_LOGS, name_of
+from raylog.wire.private import COLLECT_METRICS, READ_LOGS, SET_LOGGER_LEVELS, name_of
 from raylog.wire.private_watching import MetricsCollected
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
@@ -39,7 +40,7 @@ class ProcessMetrics:
             samples = self.registry.collect(request.body.series_max)
             request.reply(MetricsCollected(samples.plain()))
 
-        return {COLLECT_METRICS: collect, READ_LOGS: read_logs}
+        return {COLLECT_METRICS: collect, READ_LOGS: read_logs, SET_LOGGER_LEVELS: set_logger_levels}
 
 
 def of_process(node: int, loop_delay: LoopDelay) -> Collector:

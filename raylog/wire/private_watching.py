@@ -1,5 +1,5 @@
 """The requests of those who watch a cluster: for its metrics, what has happened to it, and what its
-processes have logged. As those of ``private``.
+processes have logged, and from which level on. As those of ``private``.
 """
 
 from __future__ import annotations
@@ -7,7 +7,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from raylog.wire.private import COLLECT_METRICS, DESCRIBE_EVENTS, READ_LOGS, reply_to, request_of
+from raylog.wire.private import (
+    COLLECT_METRICS,
+    DESCRIBE_EVENTS,
+    READ_LOGS,
+    SET_LOGGER_LEVELS,
+    reply_to,
+    request_of,
+)
 
 
 @request_of(COLLECT_METRICS)
@@ -81,3 +88,24 @@ class LogsRead:
     API_KEY: ClassVar[int]
     lines: tuple[tuple[int, int, str, str, str, str], ...] = ()
     folder: str = ""
+
+
+@request_of(SET_LOGGER_LEVELS)
+@dataclass(frozen=True, slots=True)
+class SetLoggerLevels:
+    """A Broker tells a process of its broker which levels its loggers are to have, by Kafka's names of
+    levels; loggers that are not named have their own again. None: it only asks.
+    """
+
+    API_KEY: ClassVar[int]
+    broker: int
+    levels: dict[str, str] | None = None
+
+
+@reply_to(SET_LOGGER_LEVELS)
+@dataclass(frozen=True, slots=True)
+class LoggerLevelsSet:
+    """The level that each logger of the process goes by now."""
+
+    API_KEY: ClassVar[int]
+    levels: dict[str, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,39 @@ def test_kafka_configs_is_told_what_is_refused(tool: Tool) -> None:
     kafka = apache_kafka()
     with pytest.raises(kafka.PeerError, match=r"num\.io\.threads is refused: raylog has no pools of threads"):
         tool(CONFIGS, "--entity-type", "brokers", "--entity-name", "1", "--alter", "--add-config", "num.io.threads=4")
+
+
+@pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
+def test_kafka_configs_shows_and_sets_levels_of_a_brokers_loggers(bootstrap: str, version: str) -> None:
+    kafka, name = apache_kafka(), "raylog.replica"
+    of_one = ("--entity-type", "broker-loggers", "--entity-name", "1")
+
+    def configs(*arguments: str) -> str:
+        return str(kafka.tool(CONFIGS, "--bootstrap-server", bootstrap, *of_one, *arguments, version=version))
+
+    before = logging.getLogger(name).getEffectiveLevel()
+    assert "Completed updating config for broker-logger 1." in configs("--alter", "--add-config", f"{name}=ERROR")
+    assert logging.getLogger(name).getEffectiveLevel() == logging.ERROR
+    shown = configs("--describe")
+    assert f"  {name}=ERROR sensitive=false synonyms={{}}" in shown and "  root=" in shown
+    with pytest.raises(kafka.PeerError, match=r"Invalid broker logger\(s\): no.such.logger"):
+        configs("--alter", "--add-config", "no.such.logger=ERROR")
+    with pytest.raises(kafka.PeerError, match="Valid log levels are"):
+        configs("--alter", "--add-config", f"{name}=LOUD")
+    configs("--alter", "--delete-config", name)
+    assert logging.getLogger(name).getEffectiveLevel() == before
+
+
+def test_kafka_configs_of_a_group_shows_none_and_says_why_one_cannot_be_set(bootstrap: str) -> None:
+    kafka = apache_kafka()
+    of_group = ("--entity-type", "groups", "--entity-name", "readers")
+
+    def configs(*arguments: str) -> str:
+        return str(kafka.tool(CONFIGS, "--bootstrap-server", bootstrap, *of_group, *arguments, version="4.3.0"))
+
+    assert "sensitive" not in configs("--describe")
+    with pytest.raises(kafka.PeerError, match="groups have the classic protocol"):
+        configs("--alter", "--add-config", "consumer.session.timeout.ms=50000")
 
 
 def test_kafka_metadata_quorum_shows_the_controllers(tool: Tool, running: InProcessCluster) -> None:

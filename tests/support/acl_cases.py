@@ -166,6 +166,7 @@ ALTERS_CLUSTER = (OF_CLUSTER, (cluster(O.ALTER),))
 DESCRIBES_CLUSTER = (OF_CLUSTER, (cluster(O.DESCRIBE), cluster(O.ALTER)))
 _SET = {"configs": (), "resource_type": 2}
 _BROKERS = {"configs": (), "resource_type": 4, "resource_name": "0"}
+_LOGGERS = {"configs": (), "resource_type": 8, "resource_name": "0"}
 _GROUPS = {"configs": (), "resource_type": 32, "resource_name": GROUP}
 
 
@@ -178,6 +179,7 @@ def _configs() -> Iterator[Case]:
         assert operation in implying
         yield Case(spec, _steps((OF_TOPIC, tuple(map(topic, implying)))), _SET, note=" of a topic")
         yield Case(spec, _steps((OF_CLUSTER, tuple(map(cluster, implying)))), _BROKERS, note=" of a broker")
+        yield Case(spec, _steps((OF_CLUSTER, tuple(map(cluster, implying)))), _LOGGERS, note=" of a broker's loggers")
         yield Case(spec, _steps((OF_GROUP, tuple(map(group, implying)))), _GROUPS, note=" of a group")
 
 

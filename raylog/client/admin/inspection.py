@@ -1,4 +1,4 @@
-"""What an admin client tells of disks, producers, controllers and features, read out of Kafka's
+"""What an admin client tells of disks, loggers, producers, controllers and features, read out of Kafka's
 answers.
 
 ``AsyncInspectionCalls`` and ``InspectionCalls`` are the parts of the admin clients that ask.
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from raylog.client.admin.config_entries import ConfigEntry, entry_of
 from raylog.client.config import AdminConfig
 from raylog.client.links import requests
 from raylog.disks.disk import encode_id
-from raylog.errors import RaylogError, error_for
-from raylog.types import Endpoint, TopicPartition, broker_of
+from raylog.errors import RaylogError, error_for, kafka_error
+from raylog.types import BROKER_SLOT, Endpoint, TopicPartition, broker_of, node_id
+from raylog.wire import private
 from raylog.wire.private import DescribeQuorum
 from raylog.wire.private_watching import CollectMetrics, LogsRead, ReadLogs
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _COLLECT_S = 2.0
 _READ_LOGS_S = 10.0
+LOGGERS = 8  # the type of resource that a broker's loggers are
 _SERIES_MAX = 100_000  # of a gauge; a process has one or two for each of its replicas
 
 T = TypeVar("T")
@@ -194,6 +197,40 @@ class AsyncInspectionCalls:
         except (RaylogError, TimeoutError):
             return None
 
+    async def describe_loggers(self, broker: int) -> dict[str, ConfigEntry]:
+        """The loggers of a broker's processes; each has a level as its value, of Kafka's names of levels."""
+        reply = await self._ask_broker(broker, requests.describe_configs(LOGGERS, str(broker), None))
+        (result,) = reply.results
+        _raise(result.error_code, result.error_message)
+        return {entry.name: entry_of(entry) for entry in result.configs}
+
+    async def alter_loggers(
+        self, broker: int, *, set: Mapping[str, str] | None = None, delete: Iterable[str] = ()
+    ) -> None:
+        """Set levels of a broker's loggers, and take some away; all or none. They hold in all its
+        processes from when this returns until the Broker's process ends.
+        """
+        operations = [(name, 1, None) for name in delete]
+        changes = [(name, 0, level) for name, level in (set or {}).items()]
+        order = requests.incremental_alter_configs(LOGGERS, str(broker), [*operations, *changes], validate_only=False)
+        for each in (await self._ask_broker(broker, order)).responses:
+            _raise(each.error_code, each.error_message)
+
+    async def _ask_broker(self, broker: int, request: Any) -> Any:
+        """What that Broker itself answers."""
+        link, timeout_ms = self._opened(), self._config.request_timeout_ms
+        if link.connections.are_outside:
+            await link.metadata.refresh((), timeout_ms=self._config.default_api_timeout_ms)
+            endpoint = link.metadata.nodes.get(node_id(broker, BROKER_SLOT))
+        else:
+            status = (await self._ask(private.ClusterStatusRequest())).status
+            living = (each for each in status["actors"] if each["state"] == "live" and each["endpoint"])
+            at = {each["node_id"]: each["endpoint"] for each in living}.get(node_id(broker, BROKER_SLOT))
+            endpoint = None if at is None else Endpoint.of(at)
+        if endpoint is None:
+            raise kafka_error(ErrorCode.broker_not_available)(f"broker {broker} is not there")
+        return await (await link.connections.get(endpoint)).request(request, timeout_ms=timeout_ms)
+
     async def describe_quorum(self) -> QuorumInfo:
         """The controllers: which one is active, and how far the log of each is. A controller is
         named by the broker on whose disk it runs.
@@ -238,6 +275,14 @@ class InspectionCalls:
     def read_logs(self, processes: Iterable[Endpoint], asked: ReadLogs) -> LogsRead | None:
         """What the first of these processes that answers says."""
         return self._run(self._client.read_logs(processes, asked))
+
+    def describe_loggers(self, broker: int) -> dict[str, ConfigEntry]:
+        """The loggers of a broker's processes, and their levels."""
+        return self._run(self._client.describe_loggers(broker))
+
+    def alter_loggers(self, broker: int, *, set: Mapping[str, str] | None = None, delete: Iterable[str] = ()) -> None:
+        """See ``AsyncAdminClient.alter_loggers``."""
+        self._run(self._client.alter_loggers(broker, set=set, delete=delete))
 
     def describe_quorum(self) -> QuorumInfo:
         """The controllers: which one is active, and how far the log of each is."""
@@ -294,6 +339,11 @@ def producers_of(partition: Any) -> tuple[ProducerInfo, ...]:
         )
         for each in sorted(partition.active_producers, key=lambda each: int(each.producer_id))
     )
+
+
+def _raise(code: ErrorCode, message: str | None) -> None:
+    if code is not ErrorCode.none:
+        raise error_for(int(code.value), message)
 
 
 def quorum_of(reply: Any) -> QuorumInfo:
