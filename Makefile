@@ -10,6 +10,8 @@
 #              until 100 hours of simulated clusters' time are done, and keeps a tally in sim-tally.json, from which it goes on
 # make fuzz FRAMES=10000000 sends changed requests of every API and version to a listener, SEED=1, and prints what became of them:
 #              a million frames take four to ten minutes on two cores, ten million one to two hours
+# make fuzz-guided SECONDS=600 FRAMES=10000000 lets a coverage-guided fuzzer choose the requests (Atheris, which it installs into
+#              .venv-fuzz), until one of both is reached; it goes on from what it kept in build/fuzz. Both write tests/fuzz_results.md
 # make mutations   patches faults into the machines, hunts each with up to 200 seeds, writes tests/sim/mutations.md
 # make matrix      smoke tests beside other releases of Python, Ray and PySpark, each in an environment of its own; docs/platforms.md
 # make aarch64     builds the wheel for Linux on aarch64 and runs the tests of records in it, under qemu-user; needs apt-get, as root
@@ -23,9 +25,10 @@ SHELL := /bin/sh
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 SPARK_INSTALLED := .venv/.installed-spark
+FUZZ_INSTALLED := .venv-fuzz/.installed
 LANES := fast core ray conformance chaos
 
-.PHONY: help demo test test-long check format bench ray-up soak constraints clean sim fuzz mutations matrix aarch64 spark $(LANES)
+.PHONY: help demo test test-long check format bench ray-up soak constraints clean sim fuzz fuzz-guided mutations matrix aarch64 spark $(LANES)
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -85,7 +88,18 @@ aarch64: $(INSTALLED)
 	@sh tests/matrix/aarch64.sh
 
 fuzz: $(INSTALLED)
-	@$(BIN)/python tests/listener/fuzz.py $(if $(FRAMES),--frames $(FRAMES)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python tests/listener/fuzz.py --results $(if $(FRAMES),--frames $(FRAMES)) $(if $(SEED),--seed $(SEED))
+
+$(FUZZ_INSTALLED): $(INSTALLED)
+	@echo "Setting up .venv-fuzz with Atheris (once)"
+	@$(BIN)/python -m venv --clear .venv-fuzz
+	@.venv-fuzz/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$(.venv-fuzz/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/raylog.pth"
+	@touch $@
+
+fuzz-guided: $(FUZZ_INSTALLED)
+	@$(BIN)/python tests/listener/fuzz.py --results --guided $(or $(SECONDS),600) --frames $(or $(FRAMES),10000000) $(if $(SEED),--seed $(SEED))
 
 mutations: $(INSTALLED)
 	@$(BIN)/python tests/sim/hunts.py
@@ -117,5 +131,5 @@ constraints: $(SPARK_INSTALLED)
 	@mv constraints.new constraints.txt
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf .venv .venv-fuzz build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 The frames are requests of every API and version (``hostile_frames``). All of them are decoded and refused as a listener does it, and
 one in ``THROWN_EACH`` is also sent: to a listener where nobody authenticates and to one with SASL, before and after authentication.
+With ``--guided`` a coverage-guided fuzzer chooses them instead, and all are fed to a listener's connections (``guided_fuzz.py``).
 The cluster runs here, and has an authorizer, so that nothing is created without end; the client is a process of its own. The findings
 that it looks for:
 
@@ -25,18 +26,18 @@ import subprocess
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 SUPPORT: Final = Path(__file__).resolve().parents[1] / "support"
 sys.path[:0] = [str(SUPPORT), str(SUPPORT.parents[1])]
 
 from acl_cases import TOPIC, cluster, group, topic, transaction  # noqa: E402
 from authorized import Clients, authorized_cluster, set_configs  # noqa: E402
+from fed_frames import SUPER_USER, kept_frames  # noqa: E402
+from fuzz_report import REPORTS, Report, resident_bytes, write_results  # noqa: E402
 from hostile_frames import PASSWORD, TOKENS, USER, changed, real_frames, sasl_frames  # noqa: E402
 from kio.schema.errors import ErrorCode  # noqa: E402
 from outside import metadata  # noqa: E402
@@ -50,52 +51,12 @@ from raylog.security.permissions import Operation  # noqa: E402
 from raylog.wire.frames import decode_request_body, decode_request_header, encode_response  # noqa: E402
 from raylog.wire.listeners import listeners_of  # noqa: E402
 
-GROWTH_BYTES_MAX: Final = 96 << 20
 FIRST_PART: Final = 10
 THROWN_EACH: Final = 100
 THROWN_MIN: Final = 400
 DECODED: Final = "decoded"
-BAD_OUTCOMES: Final = ("an answer that is not decoded", "an answer to nothing")
-
-
-@dataclass
-class Report:
-    frames: Counter[str] = field(default_factory=Counter)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
-    findings: Counter[str] = field(default_factory=Counter)
-    signatures: int = 0
-    seconds: float = 0.0
-    grown_bytes: int = 0
-    peak_bytes: int = 0
-
-    def add(self, told: dict[str, Any]) -> None:
-        self.frames.update(told["frames"])
-        self.outcomes.update(told["outcomes"])
-        self.signatures += told["signatures"]
-
-    def judge(self) -> None:
-        for outcome, count in self.outcomes.items():
-            if outcome.startswith(BAD_OUTCOMES):
-                self.findings[outcome] += count
-        if self.grown_bytes > GROWTH_BYTES_MAX:
-            self.findings[f"memory has grown by {self.grown_bytes >> 20} MiB"] += 1
-
-    def __str__(self) -> str:
-        total = sum(self.frames.values())
-        lines = [f"{total} frames in {self.seconds:.0f} s, {total / max(self.seconds, 0.001):.0f} a second"]
-        lines += [
-            f"peak memory {self.peak_bytes >> 20} MiB, grown by {self.grown_bytes >> 20} MiB after the first tenth"
-        ]
-        for title, counts in (
-            ("frames by where they came in", self.frames),
-            (f"outcomes ({self.signatures} kinds of API, version and errors)", self.outcomes),
-            ("connections closed, by reason", self.refusals),
-            ("FINDINGS", self.findings),
-        ):
-            lines.append(f"\n{title}:" + ("" if counts else " none"))
-            lines += [f"  {count:>10} {name}" for name, count in counts.most_common(40)]
-        return "\n".join(lines)
+CORPUS: Final = REPORTS / "corpus"
+ATHERIS: Final = SUPPORT.parents[1] / ".venv-fuzz" / "bin" / "python"
 
 
 class _Log(logging.Handler):
@@ -125,6 +86,7 @@ def fuzzed_cluster(report: Report) -> Iterator[Clients]:
     with authorized_cluster(1, listeners_of("PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0")) as clients:
         with AdminClient(clients.running.address) as admin:
             admin.set_user(USER, PASSWORD)
+            admin.set_user(SUPER_USER, PASSWORD)
         sasl = clients.running.launcher.servers[0].router._sasl
         set_configs(
             clients.running,
@@ -132,6 +94,7 @@ def fuzzed_cluster(report: Report) -> Iterator[Clients]:
             connection_failed_authentication_delay_ms="0",
             delegation_token_secret_key="k",
             auto_create_topics_enable="false",
+            super_users=f"User:{SUPER_USER}",
         )
         eventually(lambda: "PLAIN" in sasl.mechanisms and sasl.tokens.key and sasl._credentials(), "it is configured")
         granted = [
@@ -142,34 +105,36 @@ def fuzzed_cluster(report: Report) -> Iterator[Clients]:
         ]
         clients.grant(*granted)
         handler = _Log(report)
-        logger = logging.getLogger("raylog")
+        logger, loops = logging.getLogger("raylog"), logging.getLogger("asyncio")
         level = logger.level
         logger.setLevel(logging.INFO)
         logger.addHandler(handler)
+        loops.addHandler(handler)
         try:
             yield clients
         finally:
             logger.removeHandler(handler)
+            loops.removeHandler(handler)
             logger.setLevel(level)
 
 
-def fuzz(frames: int, seed: int) -> Report:
-    """Send so many; the report has findings if anything is wrong."""
+def fuzz(frames: int, seed: int, kept: Path) -> Report:
+    """Send so many; the report has findings if anything is wrong. ``kept``: sessions of the guided fuzzer, whose frames join the others."""
     report = Report()
     with fuzzed_cluster(report) as clients:
         server = clients.running.launcher.servers[0].router.server
         began = time.monotonic()
         first = max(1, frames // FIRST_PART)
         thrown = max(THROWN_MIN, frames // THROWN_EACH)
-        corpus = [*real_frames(clients.topic_id), *sasl_frames(TOKENS)]
+        corpus = [*real_frames(clients.topic_id), *sasl_frames(TOKENS), *kept_frames(kept)]
         decode(first, seed, corpus, report)
-        _throw(clients, thrown // FIRST_PART, seed, report)
-        warm = _resident_bytes()
+        _throw(clients, thrown // FIRST_PART, seed, kept, report)
+        warm = resident_bytes()
         decode(frames - first, seed + 1, corpus, report)
-        _throw(clients, thrown - thrown // FIRST_PART, seed + 1, report)
+        _throw(clients, thrown - thrown // FIRST_PART, seed + 1, kept, report)
         report.seconds = time.monotonic() - began
         eventually(lambda: not server.in_flight_bytes and len(server.connections) <= 1, "nothing is held for ever")
-        report.grown_bytes = _resident_bytes() - warm
+        report.grown_bytes = resident_bytes() - warm
         report.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
         assert clients.ask(metadata(TOPIC)).topics[0].partitions, "an honest client is served"
     report.judge()
@@ -203,25 +168,55 @@ def decode(frames: int, seed: int, corpus: list[bytes], report: Report) -> None:
             report.findings[f"{type(error).__name__} of API {frame[:4].hex()} [{str(error)[:90]}; {where}]"] += 1
 
 
-def _throw(clients: Clients, frames: int, seed: int, report: Report) -> None:
+def _throw(clients: Clients, frames: int, seed: int, kept: Path, report: Report) -> None:
     ports = clients.running.launcher.servers[0].router.server.ports
     places = {"sasl" if each.has_sasl else "open": (each.endpoint.host, each.endpoint.port) for each in ports}
-    told = {"frames": frames, "seed": seed, "topic_id": str(clients.topic_id), **places}
+    told = {"frames": frames, "seed": seed, "topic_id": str(clients.topic_id), "kept": str(kept), **places}
     program = [sys.executable, str(SUPPORT / "hostile_frames.py"), json.dumps(told)]
     done = subprocess.run(program, stdout=subprocess.PIPE, check=True, env={"PYTHONPATH": ":".join(sys.path[:2])})
     report.add(json.loads(done.stdout))
 
 
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+def guided(frames: int, seconds: int, seed: int, kept: Path) -> Report:
+    """Have the coverage-guided fuzzer feed so many, or for so long. It goes on from the sessions that it kept last time."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    kept.mkdir(parents=True, exist_ok=True)
+    log, told = REPORTS / "guided.log", REPORTS / "found.json"
+    told.unlink(missing_ok=True)
+    asked = {"frames": frames, "seconds": seconds, "seed": seed, "report": str(told), "corpus": str(kept)}
+    with log.open("wb") as output:
+        program = [str(ATHERIS), str(Path(__file__).with_name("guided_fuzz.py")), json.dumps(asked)]
+        done = subprocess.run(program, stdout=output, stderr=subprocess.STDOUT)
+    report = Report.of_json(told.read_text()) if told.exists() else Report()
+    if done.returncode or not told.exists():
+        report.findings[f"the fuzzer ended with {done.returncode}: {log}"] += 1
+    covered = re.findall(r"cov: (\d+) ft: \d+ corp: (\d+)", log.read_text(errors="replace"))
+    if covered:
+        report.edges, report.kept = map(int, covered[-1])
+    return report
 
 
-if __name__ == "__main__":
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frames", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--guided", type=int, metavar="SECONDS", help="let coverage choose the frames, for so long at most"
+    )
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="what the guided fuzzer has kept")
+    parser.add_argument("--results", action="store_true", help="write tests/fuzz_results.md")
     chosen = parser.parse_args()
-    found = fuzz(chosen.frames, chosen.seed)
+    if chosen.guided:
+        found = guided(chosen.frames, chosen.guided, chosen.seed, chosen.corpus)
+        kind, command = "guided", f"make fuzz-guided FRAMES={chosen.frames} SECONDS={chosen.guided} SEED={chosen.seed}"
+    else:
+        found = fuzz(chosen.frames, chosen.seed, chosen.corpus)
+        kind, command = "random", f"make fuzz FRAMES={chosen.frames} SEED={chosen.seed}"
     print(found)
-    sys.exit(bool(found.findings))
+    if chosen.results:
+        write_results(kind, found, command)
+    return bool(found.findings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

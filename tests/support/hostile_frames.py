@@ -2,7 +2,8 @@
 
 As a program it is that client, in a process of its own::
 
-    python hostile_frames.py '{"frames": 1000, "seed": 1, "open": ["127.0.0.1", 9092], "sasl": ["127.0.0.1", 9093]}'
+    python hostile_frames.py '{"frames": 1000, "seed": 1, "open": ["127.0.0.1", 9092], "sasl": ["127.0.0.1", 9093],
+    "topic_id": "…", "kept": "a folder"}'
 
 It prints a JSON object of counters. A frame whose outcome (API, version, errors) is new joins those that are changed further.
 """
@@ -17,6 +18,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from acl_cases import CASES, USUAL, _filled
@@ -233,6 +235,9 @@ def main(arguments: dict[str, Any]) -> None:
         tuple(arguments["open"]),
         tuple(arguments["sasl"]),
     )
+    from fed_frames import kept_frames  # which imports this module
+
+    client.corpus["open"] += kept_frames(Path(arguments["kept"]))
     asyncio.run(client.work())
     print(json.dumps({"frames": client.frames, "outcomes": client.outcomes, "signatures": len(client.seen)}))
 
