@@ -102,7 +102,7 @@ class Hunt:
 def main(told: dict[str, Any]) -> None:
     with ExitStack() as stack:
         hunt = Hunt(told, stack)
-        flags = [f"-seed={told['seed']}", f"-max_len={SESSION_BYTES_MAX}", "-rss_limit_mb=0", "-timeout=0"]
+        flags = [f"-seed={told['seed']}", f"-max_len={SESSION_BYTES_MAX}", "-rss_limit_mb=0", "-timeout=600"]
         flags += ["-len_control=0", "-reload=0", told["corpus"]]
         atheris.Setup([sys.argv[0], *flags], hunt.one_session, custom_mutator=hunt.mutate)
         atheris.Fuzz()
