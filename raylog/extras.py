@@ -6,6 +6,7 @@ else needs packages that are large, so each comes with an extra::
     raylog[arrow]    pyarrow and uvloop: Arrow tables for producers and consumers, at full speed
     raylog[console]  raylog console: starlette, uvicorn and jinja2
     raylog[schemas]  --schema-registry of console and consume: fastavro and protobuf
+    raylog[protoc]   the same with registries that give .proto files as text only: grpcio-tools
     raylog[secure]   raylog up --secure: cryptography, which makes certificates
     raylog[ray]      the servers: init, arrange, raylog up, and finding a cluster through Ray
     raylog[oauth]    listeners that verify signed tokens (OAUTHBEARER): PyJWT and cryptography
@@ -26,6 +27,7 @@ _EXTRA_OF = {
     "fastavro": "schemas",
     "google": "schemas",
     "grpc": "ray",
+    "grpc_tools": "protoc",
     "jinja2": "console",
     "jwt": "oauth",
     "pandas": "data",

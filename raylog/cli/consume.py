@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from raylog.schemas.decoding import Decoded, NotDecoded, Reading, SchemaDecoder
 
 POLL_S = 0.2
+REGISTRY_WAIT_S = 10.0
+"""For what one poll brought: nobody reloads a line, so it is longer than for a page."""
 
 
 class Isolation(Enum):
@@ -138,7 +140,7 @@ class _Printer:
 
     def begin(self) -> None:
         """For what one poll brought."""
-        self._reading = None if self._decoder is None else self._decoder.reading()
+        self._reading = None if self._decoder is None else self._decoder.reading(wait_s=REGISTRY_WAIT_S)
 
     def print(self, record: Record) -> None:
         if self._as_json:

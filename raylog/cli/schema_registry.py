@@ -18,7 +18,8 @@ RegistryUrl = Annotated[
     typer.Option(
         "--schema-registry",
         metavar="URL",
-        help="Decode Avro, Protobuf and JSON Schema by the schemas of this registry. Needs raylog[schemas].",
+        help="Decode Avro, Protobuf and JSON Schema by the schemas of this registry, such as "
+        "https://registry:8081. Needs raylog[schemas].",
         show_default=False,
     ),
 ]

@@ -141,7 +141,7 @@ def tail_records(request: Request) -> Response:
 def _reading(request: Request) -> Reading | None:
     """What decodes messages for one page; None without a schema registry."""
     decoder: SchemaDecoder | None = request.app.state.decoder
-    return None if decoder is None else decoder.reading(DECODING_S)
+    return None if decoder is None else decoder.reading(decoding_s=DECODING_S)
 
 
 def _filter(request: Request) -> Filter:

@@ -11,5 +11,6 @@ message that can't be decoded comes back as a sentence that says why. fastavro a
     schema_cache   schemas that were fetched, and how long a reader waits for one
     avro           Avro by fastavro
     protobuf       Protobuf by descriptors, without protoc
+    proto_text     descriptors of a text, for registries that give nothing else
     decoding       bytes in, JSON out
 """

@@ -20,7 +20,7 @@ from raylog.extras import need
 from raylog.schemas.avro import AvroSchema
 from raylog.schemas.protobuf import ProtobufSchema
 from raylog.schemas.registry import RegisteredSchema, RegistrySettings, SchemaRegistry, shortened
-from raylog.schemas.schema_cache import ReaderPatience, ReadySchema, SchemaCache
+from raylog.schemas.schema_cache import WAIT_S, ReaderPatience, ReadySchema, SchemaCache
 from raylog.schemas.wire_format import HEADER_BYTES, NotDecodedError, schema_id_of
 
 DECODED_BYTES_MAX: Final = 256 * 1024
@@ -59,11 +59,11 @@ class SchemaDecoder:
         self._registry = SchemaRegistry(settings)
         self._cache = SchemaCache(self._ready)
 
-    def reading(self, decoding_s: float = math.inf) -> Reading:
-        """For one page, or what one poll of a consumer brought: it waits for the registry as long as
-        one reader may, and decodes for so many seconds.
+    def reading(self, wait_s: float = WAIT_S, decoding_s: float = math.inf) -> Reading:
+        """For one page, or what one poll of a consumer brought: it waits for the registry, and decodes,
+        for so many seconds in all.
         """
-        return Reading(self._cache, decoding_s)
+        return Reading(self._cache, ReaderPatience(wait_s), decoding_s)
 
     def _ready(self, schema_id: int) -> ReadySchema:
         """Ask the registry. Raises NotDecodedError."""
@@ -106,9 +106,9 @@ class SchemaDecoder:
 class Reading:
     """Decodes for one reader; of one thread."""
 
-    def __init__(self, cache: SchemaCache, decoding_s: float = math.inf) -> None:
+    def __init__(self, cache: SchemaCache, patience: ReaderPatience, decoding_s: float) -> None:
         self._cache = cache
-        self._patience = ReaderPatience()
+        self._patience = patience
         self._decoding_s = decoding_s
         self._decoded_s = 0.0
 

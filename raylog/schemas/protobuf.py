@@ -2,7 +2,8 @@
 
 A registry keeps the text of a .proto file. To read that, a program needs protoc or a parser of its
 own; but a registry also gives the file's descriptor, which is what protoc makes of the text, if it is
-asked with ``format=serialized``. Google's library takes that as it is, so nothing else is needed.
+asked with ``format=serialized``. Google's library takes that as it is, so nothing else is needed. For
+registries that give only the text there is ``proto_text``.
 
 Files that come with Protobuf itself are taken from the library. Any other import that is not among the
 references (those with options, for one) stands for an empty file: where a message needs a type of it,
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from raylog.extras import missing
+from raylog.schemas.proto_text import descriptors
 from raylog.schemas.wire_format import NotDecodedError, message_path
 
 OWN_FILES: Final = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct",
@@ -27,22 +29,29 @@ VALUES_MAX: Final = 4_000_000
 
 
 class ProtobufSchema:
-    """One file. ``referenced``: descriptors of the files that it imports, by the names that it uses."""
+    """One file: its descriptor in base64, or its text. ``referenced``: the files that it imports, by the
+    names that it uses, of the same kind.
+    """
 
     def __init__(self, text: str, referenced: Mapping[str, str] | None = None, name: str = "schema.proto") -> None:
-        """Raises NotDecodedError, MissingExtraError and what the library raises of files that don't fit."""
+        """Blocks where it is text. Raises NotDecodedError, MissingExtraError and what the library raises of
+        files that don't fit.
+        """
         try:
             from google.protobuf.descriptor_pool import DescriptorPool
         except ModuleNotFoundError as error:
             raise missing(error, "decoding Protobuf") from error
-        files = {each: _descriptor(content, each) for each, content in (referenced or {}).items()}
-        self.size_bytes = len(text) + sum(map(len, (referenced or {}).values()))
-        self._file = _descriptor(text, name)
+        texts = {**(referenced or {}), name: text}
+        files = {each: _descriptor(content, each) for each, content in texts.items()}
+        if None in files.values():
+            files = descriptors(texts, name)
+        self.size_bytes = sum(map(len, texts.values()))
+        self._file = files[name]
         self._pool = DescriptorPool()
         _add(self._pool, self._file, files, set())
         self._classes: dict[tuple[int, ...], Any] = {}
         self._fields_max = max(
-            (len(each.field) for file in (self._file, *files.values()) for each in _messages(file.message_type)),
+            (len(each.field) for file in files.values() for each in _messages(file.message_type)),
             default=0,
         )
 
@@ -77,15 +86,14 @@ class ProtobufSchema:
 
 
 def _descriptor(text: str, name: str) -> Any:
+    """None: it is no descriptor, but a text."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
 
     try:
         found = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
-        raise NotDecodedError(
-            "the schema registry gives Protobuf schemas as text only, not as descriptors (format=serialized)"
-        ) from None
+        return None
     found.name = name
     return found
 

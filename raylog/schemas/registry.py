@@ -38,6 +38,10 @@ class RegistryAwayError(NotDecodedError):
     """The registry answers nobody now, or not this user: there is no point in asking for another schema."""
 
 
+class UnknownFormatError(NotDecodedError):
+    """The registry does not take the question; maybe it does without ``format``."""
+
+
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
     """``url`` may have a path. ``ca``: a file in PEM, for https; None takes the machine's."""
@@ -75,7 +79,7 @@ class SchemaReference:
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
     """``kind``: AVRO, PROTOBUF, JSON or one that is not known here. ``text`` of PROTOBUF: a
-    descriptor in base64.
+    descriptor in base64, or the text of a .proto file where the registry gives no descriptors.
     """
 
     kind: str
@@ -111,7 +115,8 @@ class SchemaRegistry:
     def _schema(self, path: str, name: str) -> RegisteredSchema:
         found = _registered(self._get(path, name), name)
         if found.kind == "PROTOBUF":  # as text it would need protoc
-            return _registered(self._get(f"{path}?format=serialized", name), name)
+            with suppress(UnknownFormatError):
+                return _registered(self._get(f"{path}?format=serialized", name), name)
         return found
 
     def _get(self, path: str, name: str) -> Any:
@@ -183,7 +188,7 @@ def _check_status(answer: http.client.HTTPResponse, body: bytes, name: str) -> N
         case status if status >= 500 and status != _NOT_IMPLEMENTED:
             raise RegistryAwayError(f"the schema registry answers {status}{_words(body)}")
         case status:
-            raise NotDecodedError(f"the schema registry answers {status} for {name}{_words(body)}")
+            raise UnknownFormatError(f"the schema registry answers {status} for {name}{_words(body)}")
 
 
 def _words(body: bytes) -> str:

@@ -1,8 +1,8 @@
 """Schemas that a registry has given, kept; and how long a reader waits for one that is not there yet.
 
 A thread asks for each schema, once however many readers want it, and makes it ready to decode. A
-reader waits ``WAIT_S`` in all, for all that it wants (``ReaderPatience``): what has not come by then is shown
-as bytes, and the answer is kept for the next reader. While the registry is away nobody waits at all:
+reader waits a bounded time in all for all that it wants (``ReaderPatience``): what has not come by then
+is shown as bytes, and the answer is kept for the next reader. While the registry is away nobody waits at all:
 ``AWAY_S`` after each failure somebody's question tries it again, in the background.
 
 Invariants: at most ``ASKING_MAX`` threads ask; what is kept has at most ``KEPT_MAX`` schemas and
@@ -156,8 +156,6 @@ def _waited(answer: Future[ReadySchema], patience: ReaderPatience) -> ReadySchem
     try:
         return answer.result(max(0.0, patience.seconds))
     except TimeoutError:
-        raise NotDecodedError(
-            f"the schema registry has not answered within {WAIT_S:.0f} s; it has {ANSWER_S:.0f} s"
-        ) from None
+        raise NotDecodedError(f"the schema registry has not answered yet; it has {ANSWER_S:.0f} s") from None
     finally:
         patience.seconds -= time.monotonic() - begun_s

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 import pytest
 from google.protobuf.message import DecodeError
 from protobuf_files import classes, file, serialized
@@ -96,10 +94,44 @@ def test_bytes_that_are_no_message_are_an_error_of_the_library() -> None:
         schema().decode(b"\x00\xff")
 
 
-@pytest.mark.parametrize("text", ['syntax = "proto3";', base64.b64encode(b"\xff\xff").decode(), "ü"])
-def test_a_registry_without_descriptors_is_named(text: str) -> None:
-    with pytest.raises(NotDecodedError, match="as text only"):
-        ProtobufSchema(text)
+TEXT = """
+syntax = "proto3";
+package shop;
+import "shop/line.proto";
+import "google/protobuf/timestamp.proto";
+message Order { int64 id = 1; repeated Line lines = 2; google.protobuf.Timestamp made = 3; }
+"""
+LINE_TEXT = 'syntax = "proto3"; package shop; message Line { int32 count = 1; }'
+
+
+def test_the_text_of_files_is_read_where_a_registry_gives_no_descriptors() -> None:
+    found = ProtobufSchema(TEXT, {"shop/line.proto": LINE_TEXT}).decode(b"\x00\x08\x05\x12\x02\x08\x03\x1a\x00")
+    assert found == (
+        "Protobuf shop.Order",
+        {"id": "5", "lines": [{"count": 3}], "made": "1970-01-01T00:00:00Z"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "imported", "reason"),
+    [
+        ("message {", "a.proto", "no .proto file: schema.proto:1:9"),
+        ("aaaa", "a.proto", "no .proto file"),
+        ('import "b.proto";', "a.proto", "no .proto file: b.proto: File not found"),
+        (TEXT, "../a.proto", "'../a.proto', which is no name of a file"),
+        (TEXT, "/etc/a.proto", "'/etc/a.proto', which is no name of a file"),
+        (TEXT, "shop/.a.proto", "no name of a file"),
+    ],
+)
+def test_a_text_that_is_no_file_is_refused(text: str, imported: str, reason: str) -> None:
+    with pytest.raises(NotDecodedError, match=reason):
+        ProtobufSchema(text, {imported: LINE_TEXT})
+
+
+def test_without_protoc_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raylog.extras.is_installed", lambda package: package != "grpc_tools")
+    with pytest.raises(NotDecodedError, match=r"text only needs grpc_tools, .*pip install 'raylog\[protoc\]'"):
+        ProtobufSchema(TEXT)
 
 
 def test_a_type_of_a_file_that_nobody_has_is_refused() -> None:
