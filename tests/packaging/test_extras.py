@@ -112,6 +112,11 @@ def test_the_command_line_names_the_extra_in_one_line(plain: Path, tmp_path: Pat
     done = run(plain, "raylog", "topics", "list", folder=tmp_path)
     assert done.returncode == 1 and done.stderr.endswith("pip install 'raylog[ray]'\n"), done.stderr
     assert len(done.stderr.splitlines()) == 1
+    done = run(plain, "raylog", "consume", "t", "--schema-registry", "http://127.0.0.1:1", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "raylog: --schema-registry needs fastavro, which is not installed: pip install 'raylog[schemas]'\n",
+    )
     assert "pip install 'raylog[ray]'" in run(plain, "raylog", "doctor", folder=tmp_path).stdout
     assert not list(tmp_path.iterdir())
 
