@@ -1,0 +1,85 @@
+"""Apicurio Registry as a process, which keeps its schemas in a topic of the cluster under test; or a skip that says why.
+
+Karapace is on no package registry. Apicurio's distribution is on Maven Central; it is unpacked into ``build`` once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from connect_worker import free_port
+
+VERSION = "3.0.9"  # the last line that runs on Java 17
+ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
+HOME = Path(__file__).resolve().parents[2] / "build" / "apicurio" / VERSION
+PATIENCE_S = 300.0
+
+
+def program() -> Path:
+    """The jar that runs; skips where Java or Maven cannot be had."""
+    found = HOME / f"apicurio-registry-app-{VERSION}-runner.jar"
+    if found.exists():
+        return found
+    maven = shutil.which("mvn")
+    if shutil.which("java") is None or maven is None:
+        pytest.skip("no java or no mvn on this machine: Apicurio Registry cannot run")
+    HOME.mkdir(parents=True, exist_ok=True)
+    plugin = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+    command = [maven, "-q", "-B", f"{plugin}:get", f"-Dartifact={ARTIFACT}", "-Dtransitive=false"]
+    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True)
+    copy = [maven, "-q", "-B", f"{plugin}:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={HOME}"]
+    done = done if done.returncode else subprocess.run(copy, cwd=HOME, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"Apicurio Registry cannot be had: {(done.stdout + done.stderr)[-300:]}")
+    (packed,) = HOME.glob("*.tar.gz")
+    with tarfile.open(packed) as archive:
+        archive.extractall(HOME, filter="data")
+    packed.unlink()
+    return found
+
+
+@contextmanager
+def apicurio(bootstrap: str, log: Path) -> Iterator[str]:
+    """The URL under which it speaks Confluent's REST."""
+    port, management = free_port(), free_port()
+    settings = {
+        "APICURIO_STORAGE_KIND": "kafkasql",
+        "APICURIO_KAFKASQL_BOOTSTRAP_SERVERS": bootstrap,
+        "QUARKUS_HTTP_HOST": "127.0.0.1",
+        "QUARKUS_HTTP_PORT": str(port),
+        "QUARKUS_MANAGEMENT_HOST": "127.0.0.1",
+        "QUARKUS_MANAGEMENT_PORT": str(management),
+    }
+    command = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-jar", str(program())]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, env=os.environ | settings, stdout=file, stderr=file)
+    try:
+        url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+        _await(f"{url}/subjects", process, log)
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    from raw_requests import eventually
+
+    def answers() -> bool:
+        assert process.poll() is None, log.read_text()[-4_000:]
+        try:
+            with urllib.request.urlopen(url, timeout=10):
+                return True
+        except (OSError, urllib.error.URLError):
+            return False
+
+    eventually(answers, "Apicurio Registry to answer", PATIENCE_S)
