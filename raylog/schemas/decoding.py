@@ -117,15 +117,14 @@ class Reading:
         schema_id = schema_id_of(data)
         if schema_id is None:
             return None
-        payload = data[HEADER_BYTES:]
         try:
-            if len(payload) > DECODED_BYTES_MAX:
+            if len(data) - HEADER_BYTES > DECODED_BYTES_MAX:
                 raise NotDecodedError(f"it has more than {DECODED_BYTES_MAX // 1024} KiB")
             if self._decoded_s > self._decoding_s:
                 raise NotDecodedError(f"this page has decoded for {self._decoding_s:.0f} seconds")
             schema = self._cache.schema(schema_id, self._patience)
             begun_s = time.monotonic()
-            kind, value = schema.decode(payload)
+            kind, value = schema.decode(data[HEADER_BYTES:])
             self._decoded_s += time.monotonic() - begun_s
         except NotDecodedError as error:
             return NotDecoded(schema_id, str(error))
