@@ -27,7 +27,7 @@ class SpanKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TraceSpan:
     """Times are nanoseconds since 1970. ``error``: why the operation has failed; "": it has not."""
 
     trace_id: bytes
@@ -41,12 +41,12 @@ class Span:
     error: str = ""
 
 
-def export_request(spans: Iterable[Span], resource: Mapping[str, str], *, version: str) -> bytes:
+def export_request(spans: Iterable[TraceSpan], resource: Mapping[str, str], *, version: str) -> bytes:
     """``resource``: whose spans these are."""
     return signal_request(resource.items(), version, b"".join(nested(2, _span(each)) for each in spans))
 
 
-def _span(span: Span) -> bytes:
+def _span(span: TraceSpan) -> bytes:
     return (
         nested(1, span.trace_id)
         + nested(2, span.span_id)

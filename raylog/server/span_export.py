@@ -17,7 +17,7 @@ from typing import Final
 from raylog.errors import RaylogError
 from raylog.metrics.otlp import rejected_of
 from raylog.otlp.sending import OtlpPost, settings_for
-from raylog.otlp.spans import Span, export_request
+from raylog.otlp.spans import TraceSpan, export_request
 from raylog.server.span_counts import SpanCounts
 from raylog.version import VERSION
 
@@ -43,11 +43,11 @@ class SpanExport:
         self._post = OtlpPost(settings)
         self._resource = {**own, **settings.resource}
         self._counts = counts
-        self._queue: deque[Span] = deque()
+        self._queue: deque[TraceSpan] = deque()
         self._is_failing = False
         self._sending = asyncio.get_running_loop().create_task(self._send(INTERVAL_MS / 1_000))
 
-    def add(self, span: Span) -> None:
+    def add(self, span: TraceSpan) -> None:
         if len(self._queue) >= QUEUE_MAX:
             self._counts.queue_full += 1
         else:
@@ -66,7 +66,7 @@ class SpanExport:
                 count = min(len(self._queue), REQUEST_SPANS_MAX)
                 await self._send_once([self._queue.popleft() for _ in range(count)])
 
-    async def _send_once(self, spans: list[Span]) -> None:
+    async def _send_once(self, spans: list[TraceSpan]) -> None:
         try:
             await asyncio.to_thread(self._deliver, spans)
         except asyncio.CancelledError:
@@ -83,7 +83,7 @@ class SpanExport:
             logger.info("spans are sent to %s again", self._endpoint)
         self._is_failing = False
 
-    def _deliver(self, spans: list[Span]) -> None:
+    def _deliver(self, spans: list[TraceSpan]) -> None:
         rejected, reason = rejected_of(self._post.send(export_request(spans, self._resource, version=VERSION)))
         if rejected:
             raise RaylogError(f"it has refused {rejected} spans: {reason}")

@@ -41,7 +41,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.errors import ConfigError
 from raylog.otlp.endpoints import traces_endpoint
-from raylog.otlp.spans import Span, SpanKind
+from raylog.otlp.spans import SpanKind, TraceSpan
 from raylog.records import traceparents
 from raylog.records.batch import LOG_OVERHEAD
 from raylog.replication.context import HostConfig
@@ -300,7 +300,9 @@ class Spans:
             (SpanKind.SERVER, record.parent_id) if name == PRODUCE else (SpanKind.INTERNAL, record.produce_id)
         )
         attributes = _attributes(batch, record, name, failed)
-        self._export.add(Span(record.trace_id, span_id, parent_id, name, kind, start_ns, end_ns, attributes, failed))
+        self._export.add(
+            TraceSpan(record.trace_id, span_id, parent_id, name, kind, start_ns, end_ns, attributes, failed)
+        )
 
     def _new_id(self) -> bytes:
         return (self._draw(SPAN_BITS) or 1).to_bytes(SPAN_BITS // 8, "big")
