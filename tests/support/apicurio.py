@@ -1,6 +1,6 @@
 """Apicurio Registry as a process, which keeps its schemas in a topic of the cluster under test; or a skip that says why.
 
-Karapace is on no package registry. Apicurio's distribution is on Maven Central; it is unpacked into ``build`` once.
+Karapace cannot be had by pip. Apicurio's distribution is on Maven Central; it is unpacked into ``build`` once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from connect_worker import free_port
 
-VERSION = "3.0.9"  # the last line that runs on Java 17
+VERSION = "3.0.9"  # 3.3 needs a Java that is newer than 17
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 HOME = Path(__file__).resolve().parents[2] / "build" / "apicurio" / VERSION
 PATIENCE_S = 300.0
