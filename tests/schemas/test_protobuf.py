@@ -152,3 +152,9 @@ def test_defaults_are_left_out_where_there_could_be_millions() -> None:
     schema = ProtobufSchema(serialized(wide))
     assert len(schema.decode(b"\x00")[1]) == 2_000
     assert schema.decode(b"\x02\x02" + b"\x0a\x00" * 10_000)[1] == {"w": [{}] * 10_000}
+
+
+def test_a_descriptor_whose_fields_say_only_the_names_of_their_types_is_enough() -> None:
+    bare = file("b.proto", "b", {"Line": {"count": "int32"}, "Order": {"line": ".b.Line"}})
+    bare.message_type[1].field[0].ClearField("type")  # as Redpanda's registry gives them
+    assert ProtobufSchema(serialized(bare)).decode(b"\x02\x02\x0a\x02\x08\x03")[1] == {"line": {"count": 3}}
