@@ -118,7 +118,7 @@ class Spans:
         self._clock = clock
         self._draw = draw
         self.is_on = False
-        self._endpoint = ""
+        self._endpoint = ""  # as the config says
         self._export: SpanExport | None = None
         self._allowance = _Allowance()
         self._asked: dict[Token, list[tuple[int, TracedBatch]]] = {}  # batches of requests that are not answered
@@ -131,15 +131,16 @@ class Spans:
     def configure(self, config: HostConfig) -> None:
         """Go by what the configs say now. In the running loop."""
         self._allowance.spans_max = config.traces_spans_per_second_max
-        endpoint = traces_endpoint(config.traces_otlp_endpoint)
-        if endpoint == self._endpoint:
+        wanted = config.traces_otlp_endpoint
+        if wanted == self._endpoint:
             return
         self.stop()
-        self._endpoint = endpoint
-        if endpoint:
+        self._endpoint = wanted
+        if wanted:
             from raylog.server.span_export import SpanExport
 
             try:
+                endpoint = traces_endpoint(wanted)
                 self._export = SpanExport(endpoint, os.environ, _resource(self._identity), self.counts)
                 self.is_on = True
             except ConfigError as error:

@@ -398,6 +398,7 @@ def test_a_hundred_thousand_records_keep_memory_bounded_while_the_collector_answ
         (traced_batches, "TRACED_BATCHES_MAX", 100),
     ):
         monkeypatch.setattr(module, name, bound)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "600000")
     topic, trace = new_topic((0, 1, 2)), Trace()
     host = leader(running, topic)
     counts, before = host._spans.counts, host._spans.counts.sent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -97,6 +98,16 @@ def test_what_grows_too_much_is_not_inflated(monkeypatch: pytest.MonkeyPatch) ->
     assert traceparents.traceparents(grown) == (FOUND,)
     monkeypatch.setattr(traceparents, "INFLATED_BYTES_MAX", 100)
     assert traceparents.traceparents(grown) == ()
+
+
+def test_a_large_compressed_batch_is_not_inflated() -> None:
+    noise = random.Random(1).randbytes(SEARCHED_BYTES_MAX)
+    records: list[tuple[int, bytes | None, bytes | None, Sequence[Header]]] = [
+        (1, None, bytes(2_000), [("traceparent", VALUE)]),
+        (1, None, noise, []),
+    ]
+    assert traceparents.traceparents(codec.encode(records)) == (FOUND,)
+    assert traceparents.traceparents(codec.encode(records, compression=Compression.ZSTD)) == ()
 
 
 @pytest.mark.parametrize("compression", Compression)
