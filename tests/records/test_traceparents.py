@@ -127,6 +127,13 @@ def test_a_record_of_no_length_or_endless_headers_ends_the_search() -> None:
         assert traceparents.traceparents(header + hostile + bytes(len(records) - len(hostile)) + VALUE) == ()
 
 
+def test_a_record_that_leads_back_to_itself_is_none() -> None:
+    plain = batch([("traceparent", VALUE)])
+    size = len(encode_varint(len(plain) - 61 - 2))
+    assert size == 2 and traceparents.traceparents(plain) == (FOUND,)
+    assert traceparents.traceparents(plain[:61] + encode_varint(-1) + plain[61 + size :] + b"\0") == ()
+
+
 def test_it_is_known_before_whether_inflating_is_needed() -> None:
     assert traceparents.is_compressed(batch([], compression=Compression.LZ4))
     assert not traceparents.is_compressed(batch([])) and not traceparents.is_compressed(b"")
