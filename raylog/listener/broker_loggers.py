@@ -184,7 +184,8 @@ class BrokerLoggers:
         process has not answered, which is told when it does.
         """
         async with self._one_at_a_time:
-            check(changes, await self.levels())
+            own = self._own.effective()
+            check(changes, own if changes.keys() <= own.keys() else await self.levels())
             if validate_only:
                 return
             self._was_set = True

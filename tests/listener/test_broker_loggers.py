@@ -21,6 +21,7 @@ from raylog.server.logger_levels import LEVELS
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import BROKER_SLOT, node_id
 from raylog.wire.connection import Connection
+from raylog.wire.private import SET_LOGGER_LEVELS
 
 pytestmark = pytest.mark.core
 
@@ -200,16 +201,35 @@ def test_a_process_that_begins_later_is_told(running: InProcessCluster, one: Cli
     assert set(loggers._known) == known
 
 
+def test_a_process_that_does_not_answer_is_named_and_told_when_it_does(
+    running: InProcessCluster, one: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loggers = running.launcher.servers[node_id(0, BROKER_SLOT)]._loggers
+    host = max(each.node_id for each in loggers._known)
+    handlers = running.launcher.servers[host]._server.handlers
+    unanswered: list[Any] = []
+    monkeypatch.setattr(broker_loggers, "TIMEOUT_MS", 1_000)
+    with monkeypatch.context() as silent:
+        silent.setitem(handlers, SET_LOGGER_LEVELS, unanswered.append)
+        code, message = altered(one, (NAME, SET, "ERROR"))
+        assert code is ErrorCode.request_timed_out and message.endswith(f"when they do: {host}")
+        assert levels(one)[NAME] == "ERROR", "the others have it"
+    assert unanswered[0].body.levels[NAME] == "ERROR"
+    monkeypatch.undo()
+    eventually(lambda: not loggers._behind, "the host has answered")
+    assert altered(one, (NAME, DELETE, None)) == (ErrorCode.none, "")
+
+
 def test_the_admin_client_reads_and_sets_levels_inside_and_outside(running: InProcessCluster, one: Client) -> None:
     outside = raylog.connect(bootstrap_servers=str(listener(running, 1)))
     for make in (lambda: AdminClient(running.address), outside.admin):
         with make() as admin:
-            admin.alter_loggers(0, set={NAME: "WARN"})
-            assert admin.describe_loggers(0)[NAME].value == "WARN" == levels(one)[NAME]
+            admin.alter_loggers(0, set={NAME: "FATAL"})
+            assert admin.describe_loggers(0)[NAME].value == "FATAL" == levels(one)[NAME]
             with pytest.raises(RaylogError, match="does not exist"):
                 admin.alter_loggers(0, delete=["no.such.logger"])
             admin.alter_loggers(0, delete=[NAME])
-            assert levels(one)[NAME] != "WARN"
+            assert levels(one)[NAME] != "FATAL"
             with pytest.raises(RaylogError, match="broker 77 is not there"):
                 admin.describe_loggers(77)
 

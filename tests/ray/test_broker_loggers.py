@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 
 import pytest
 from ray_clusters import eventually, kill
 
 import raylog
-from raylog.errors import RaylogError
 from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, node_id
 from raylog.wire.connection import Connection
 from raylog.wire.private_watching import SetLoggerLevels
@@ -63,18 +60,3 @@ def test_levels_reach_each_process_of_one_broker_and_end_with_its_broker(embedde
         eventually(lambda: pids(embedded).get(broker, before) != before, "the Broker is back")
         eventually(lambda: levels(embedded, 0) == own, "what an earlier Broker set is gone")
         assert admin.describe_loggers(0)[NAME].value == "INFO"
-
-
-def test_a_process_that_does_not_answer_is_named_and_told_when_it_does(embedded: raylog.Cluster) -> None:
-    host = max(levels(embedded, 0))
-    pid = pids(embedded)[host]
-    with embedded.admin() as admin:
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(RaylogError, match=f"get the levels when they do: {host}"):
-                admin.alter_loggers(0, set={NAME: "WARN"})
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        eventually(lambda: set(levels(embedded, 0).values()) == {"WARN"}, "all have the level")
-        admin.alter_loggers(0, delete=[NAME])
-        assert set(levels(embedded, 0).values()) == {"INFO"}
