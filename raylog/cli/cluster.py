@@ -78,6 +78,13 @@ _Secure = Annotated[
         help="Listen with SASL_SSL only: makes an authority, certificates and a super user under FOLDER/security, and has ACLs asked.",
     ),
 ]
+_ClientCertificates = Annotated[
+    bool,
+    typer.Option(
+        "--client-certificates",
+        help="With --secure: listen with SSL, and clients show certificates of the authority instead of passwords.",
+    ),
+]
 _Insecure = Annotated[
     bool,
     typer.Option(
@@ -114,6 +121,7 @@ def up(
     config: _BrokerConfigs = None,
     host: _Host = "127.0.0.1",
     secure: _Secure = False,
+    client_certificates: _ClientCertificates = False,
     insecure: _Insecure = False,
     disks: _DiskCount = None,
     wait: _Wait = 0,
@@ -135,6 +143,8 @@ def up(
     from raylog.cli.configs import refuse_links, started_with
 
     told = started_with(config)
+    if client_certificates and not secure:
+        raise typer.BadParameter("--client-certificates says how --secure lets clients in: give both")
     need("ray", "raylog up")
     if disks is not None:
         refuse_links(told)
@@ -151,6 +161,7 @@ def up(
         address,
         as_json,
         is_secure=secure,
+        is_mutual=client_certificates,
         brokers=brokers,
         disks_per_broker=disks_per_broker,
         controllers=controllers,
@@ -165,7 +176,14 @@ def up(
 
 
 def _up_on_disks(
-    folder: Path, timeout_s: float, address: str | None, as_json: bool, *, is_secure: bool, **settings: Any
+    folder: Path,
+    timeout_s: float,
+    address: str | None,
+    as_json: bool,
+    *,
+    is_secure: bool,
+    is_mutual: bool,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Start it, or find it; returns what `raylog up --json` prints, once every log is open.
     ``settings``: ``_start_on_disks``'s.
@@ -176,7 +194,7 @@ def _up_on_disks(
     from raylog.disks.start_lock import only_start
     from raylog.disks.started_listeners import checked_openness
 
-    files = secure_up.make_secure(folder, settings) if is_secure else None
+    files = secure_up.make_secure(folder, settings, is_mutual=is_mutual) if is_secure else None
     names = ("brokers", "listeners", "advertised_listeners", "configs")
     wanted = wanted_listeners(*(settings[name] for name in names))  # before a Ray is started for nothing
     wanted_links(settings["configs"], settings["host"])

@@ -7,6 +7,13 @@ disks::
     admin.password     the password of the super user
     client.properties  all that a client needs, as Java's clients and ``--command-config`` read it
 
+With ``is_mutual`` clients authenticate by certificates of the same authority. Then there is no password,
+and the super user has a certificate instead, as ``raylog.disks.node_certificates`` makes it::
+
+    clients/admin/client.pem   the super user's private key and certificate
+
+``raylog certificates`` makes those of other clients in this folder.
+
 All of them but ``authority.pem`` can be read by their owner only. What is there is kept. The brokers'
 certificate is made anew where it does not name every host, or ends soon; running brokers notice.
 """
@@ -21,6 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from raylog.disks.certificate_authority import CertificateAuthority, general_name
+from raylog.disks.node_certificates import CertificateFolder
 from raylog.disks.small_files import replace_file
 from raylog.errors import ConfigError
 
@@ -33,9 +41,15 @@ _PRIVATE: Final = 0o600
 
 @dataclass(frozen=True, slots=True)
 class SecureFiles:
-    """Where they are."""
+    """Where they are. ``is_mutual``: clients show certificates instead of passwords."""
 
     folder: Path
+    is_mutual: bool = False
+
+    @property
+    def protocol(self) -> str:
+        """The security protocol of the listeners."""
+        return "SSL" if self.is_mutual else "SASL_SSL"
 
     @property
     def authority_key(self) -> Path:
@@ -57,6 +71,11 @@ class SecureFiles:
     def client(self) -> Path:
         return self.folder / "client.properties"
 
+    @property
+    def client_certificate(self) -> Path:
+        """The super user's, with its private key."""
+        return self.folder / "clients" / USER / "client.pem"
+
     def make(self, hosts: Sequence[str], now: datetime.datetime) -> None:
         """Those that are missing, for brokers at these names and addresses. Raises ConfigError."""
         try:
@@ -66,7 +85,9 @@ class SecureFiles:
                 self._make_authority(now)
             if not self._broker_serves(hosts, now):
                 self._make_broker(hosts, now)
-            if not self.password.exists():
+            if self.is_mutual:
+                CertificateFolder(self.folder).make([], [USER], now)
+            elif not self.password.exists():
                 replace_file(self.password, secrets.token_urlsafe(24) + "\n", mode=_PRIVATE)
         except OSError as error:
             raise ConfigError(f"{self.folder}: {error.strerror}") from None
@@ -84,15 +105,18 @@ class SecureFiles:
 
     def write_client(self, bootstrap_servers: str) -> None:
         """The file of a client that is the super user."""
-        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
         lines = {
             "bootstrap.servers": bootstrap_servers,
-            "security.protocol": "SASL_SSL",
+            "security.protocol": self.protocol,
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.authority),
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.jaas.config": f'{module} required username="{USER}" password="{self.read_password()}";',
         }
+        if self.is_mutual:
+            lines |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(self.client_certificate)}
+        else:
+            module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+            proof = f'{module} required username="{USER}" password="{self.read_password()}";'
+            lines |= {"sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": proof}
         replace_file(self.client, "".join(f"{name}={value}\n" for name, value in lines.items()), mode=_PRIVATE)
 
     # ------------------------------------------------------------------ certificates

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from raylog.disks.secure_files import SecureFiles
 from raylog.errors import ConfigError
 from raylog.extras import is_installed
 from raylog.secure_up import make_secure
+from raylog.security.principal_mapping import PrincipalMapping
 from raylog.wire.listeners import checked, listeners_of
 
 NOTHING_SAID = server_properties(None)
@@ -34,7 +36,7 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 ours = pytest.mark.core
 
 
-def settings(folder: Path, **given: Any) -> tuple[SecureFiles, list[str], Any]:
+def settings(folder: Path, *, is_mutual: bool = False, **given: Any) -> tuple[SecureFiles, list[str], Any]:
     usual = {
         "configs": NOTHING_SAID,
         "brokers": 1,
@@ -43,7 +45,7 @@ def settings(folder: Path, **given: Any) -> tuple[SecureFiles, list[str], Any]:
         "host": "127.0.0.1",
     }
     of_start = usual | given
-    return make_secure(folder, of_start), of_start["listeners"], of_start["configs"]
+    return make_secure(folder, of_start, is_mutual=is_mutual), of_start["listeners"], of_start["configs"]
 
 
 @ours
@@ -157,6 +159,28 @@ def test_no_text_to_paste_holds_the_password(tmp_path: Path) -> None:
     assert files.read_password() not in "\n".join(secure_up.lines_of(security)) + repr(files)
 
 
+@ours
+def test_clients_with_certificates_need_no_password_and_the_listener_asks_for_one(tmp_path: Path) -> None:
+    files, texts, told = settings(tmp_path, is_mutual=True)
+    assert texts == ["SSL://127.0.0.1:9092"] and not files.password.exists()
+    assert told.listener_configs["ssl.client.auth"] == "required"
+    assert told.listener_configs["ssl.truststore.location"] == str(files.authority)
+    checked([listeners_of(texts[0], None, told.listener_configs)])
+    rules = PrincipalMapping(told.listener_configs["ssl.principal.mapping.rules"])
+    assert rules.name_of("CN=admin") == "admin"
+    assert rules.name_of("CN=admin,O=Elsewhere") == "CN=admin,O=Elsewhere"
+    assert rules.name_of("CN=raylog broker") == "CN=raylog broker"
+    assert files.client_certificate.stat().st_mode & 0o777 == 0o600
+    files.write_client("127.0.0.1:9092")
+    written = files.client.read_text()
+    assert f"ssl.keystore.location={files.client_certificate}\n" in written and "sasl" not in written
+    before = files.client_certificate.read_bytes()
+    settings(tmp_path, is_mutual=True)
+    assert files.client_certificate.read_bytes() == before
+    with pytest.raises(ConfigError, match=r"--secure starts SSL listeners only: SASL_SSL://:1 is none"):
+        settings(tmp_path, is_mutual=True, listeners=["SASL_SSL://:1"])
+
+
 # ------------------------------------------------------------------ the whole command
 
 
@@ -165,6 +189,7 @@ class Secured:
 
     def __init__(self, environment: dict[str, str], folder: Path, printed: str) -> None:
         self.environment, self.folder, self.printed = environment, folder, printed
+        self.said = ""  # with what went to standard error
 
     def pasted(self, client: str) -> str:
         """The text that is printed for a client."""
@@ -179,16 +204,24 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[Secured]:
+    with _started("--listeners", "SASL_SSL://127.0.0.1:0") as started:
+        password = (started.folder / "security" / "admin.password").read_text().strip()
+        assert password not in started.said
+        yield started
+
+
+@contextmanager
+def _started(*options: str) -> Iterator[Secured]:
     scratch = Path(tempfile.mkdtemp(prefix="rl-"))
     kept = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAYLOG_FOLDER")}
     environment = kept | {"RAY_TMPDIR": str(scratch)}
     folder = scratch / "data"
     started = Secured(environment, folder, "")
-    done = started.raylog("up", str(folder), "--brokers", "1", "--secure", "--listeners", "SASL_SSL://127.0.0.1:0")
+    done = started.raylog("up", str(folder), "--brokers", "1", "--secure", *options)
     try:
         assert done.returncode == 0, done.stderr
-        started.printed = done.stdout
-        assert (folder / "security" / "admin.password").read_text().strip() not in done.stdout + done.stderr
+        started.printed, started.said = done.stdout, done.stdout + done.stderr
+        assert "PRIVATE KEY" not in started.said
         yield started
     finally:
         started.raylog("down", str(folder))
@@ -280,3 +313,63 @@ def test_the_second_time_it_says_the_same(secured: Secured) -> None:
         re.search(r"^# Java.*", again.stdout, re.M | re.S)[0]
         == re.search(r"^# Java.*", secured.printed, re.M | re.S)[0]
     )
+
+
+@pytest.fixture(scope="module")
+def mutual() -> Iterator[Secured]:
+    with _started("--client-certificates", "--listeners", "SSL://127.0.0.1:0") as started:
+        yield started
+
+
+@pytest.mark.ray
+def test_clients_come_in_by_certificates_that_the_authority_signs(mutual: Secured, tmp_path: Path) -> None:
+    from confluent_kafka import Producer
+    from raw_requests import eventually
+
+    security = mutual.folder / "security"
+    options = mutual.pasted("raylog").split()[3:]
+    eventually(lambda: mutual.raylog("topics", "list", *options).returncode == 0, "the super user's certificate")
+    made = mutual.raylog("topics", "create", "events", *options)
+    assert made.returncode == 0, made.stderr
+    names: dict[str, Any] = {}
+    exec(mutual.pasted("confluent-kafka"), names)
+    names["producer"].produce("events", b"pasted")
+    assert names["producer"].flush(60) == 0
+
+    signed = mutual.raylog("certificates", str(security), "--client", "alice")
+    assert signed.returncode == 0, signed.stderr
+    held = str(security / "clients" / "alice" / "client.pem")
+    server = re.search(r'"bootstrap.servers": "(.*)"', mutual.printed)[1]
+    trusting = {
+        "bootstrap.servers": server,
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(security / "authority.pem"),
+    }
+    alices = trusting | {"ssl.certificate.location": held, "ssl.key.location": held, "message.timeout.ms": 60_000}
+
+    def produced(configs: dict[str, Any]) -> str:
+        outcome: list[str] = []
+        producer = Producer(configs)
+        producer.produce("events", b"hers", on_delivery=lambda error, _: outcome.append(error.name() if error else ""))
+        producer.flush(90)
+        return outcome[0]
+
+    assert produced(alices) == "TOPIC_AUTHORIZATION_FAILED"
+    granted = mutual.raylog(
+        "acls", "add", "--allow-principal", "User:alice", "--producer", "--topic", "events", *options
+    )
+    assert granted.returncode == 0, granted.stderr
+    eventually(lambda: produced(alices) == "", "the ACL of User:alice")
+    assert produced(trusting | {"message.timeout.ms": 3_000}) == "_MSG_TIMED_OUT", "nobody comes in without one"
+    read = mutual.raylog("consume", "events", "--from-beginning", "--until-end", *options)
+    assert "pasted" in read.stdout and "hers" in read.stdout, read.stderr
+
+
+@ours
+def test_client_certificates_without_secure_are_refused() -> None:
+    from typer.testing import CliRunner
+
+    from raylog.cli.main import app
+
+    done = CliRunner().invoke(app, ["up", "--client-certificates"])
+    assert done.exit_code == 2 and "give both" in " ".join(done.output.replace("│", "").split())
