@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 from collections.abc import Iterator
@@ -302,6 +303,32 @@ def test_a_deleted_user_is_let_in_no_more(site: Site) -> None:
             admin.delete_user("carol")
             with pytest.raises(SaslAuthenticationFailedError):
                 eventually(lambda: outside.list_topics() is None, "an end")
+
+
+def test_a_member_without_partitions_is_told_that_its_user_is_gone(site: Site) -> None:
+    topic = site.new_topic("idle")
+    with AdminClient(site.running.address) as admin:
+        admin.set_user("erna", "hers")
+        eventually(lambda: all(_knows(each, "erna") for each in routers(site.running)), "known")
+        found = raylog.connect(**site.at("SASL_SSL", sasl_username="erna", sasl_password="hers"))
+        options = {"group_id": "idlers", "heartbeat_interval_ms": 200}
+        with contextlib.ExitStack() as open_ones:
+            members = [open_ones.enter_context(found.consumer(**options)) for _ in range(4)]
+            for each in members:
+                each.subscribe([topic])
+
+            def shared_out() -> bool:
+                for each in members:
+                    each.consume(1, timeout=0.1)
+                return sorted(len(each.assignment()) for each in members) == [0, 1, 1, 1]
+
+            eventually(shared_out, "one of them has no partition")
+            (idle,) = (each for each in members if not each.assignment())
+            admin.delete_user("erna")
+            with pytest.raises(SaslAuthenticationFailedError, match="check the user's name and password"):
+                eventually(lambda: idle.consume(1, timeout=0.2) is None, "an end")
+            with pytest.raises(SaslAuthenticationFailedError, match="check the user's name and password"):
+                idle.committed([TopicPartition(topic, 0)])
 
 
 def test_open_clients_are_told_that_their_user_is_gone(site: Site) -> None:

@@ -9,7 +9,8 @@ the same process is asked once more meanwhile, for it may not have heard yet tha
 says nothing at all is left as soon as another one leads (``silent_leaders``).
 
 ``ask`` makes one attempt and gives its error code back, for those who have a machine of their own;
-``request`` goes on until the deadline. Lives in one event loop.
+``request`` goes on until the deadline. A client that is let in no more, because its user or its
+certificate is gone, is told at once: trying again cannot mend it. Lives in one event loop.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from raylog.client.links import requests
 from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import PartitionLeader
 from raylog.client.links.silent_leaders import SilentLeaders
-from raylog.errors import ClientTimeoutError, RaylogError, error_for, kafka_error
+from raylog.errors import ClientTimeoutError, RaylogError, SslAuthenticationError, error_for, kafka_error
 from raylog.groups.requests import HEARTBEAT_HELD_BACK_MS
 from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.types import TopicPartition
+from raylog.wire.client_security import SaslAuthenticationFailedError
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
 
@@ -63,6 +65,7 @@ class CoordinatorLink:
         self.id = id
         self._topic = topic
         self.node = -1
+        self.refusal: RaylogError | None = None  # why this client is let in no more
         self._key = TopicPartition(topic, partition) if partition is not None else None
         self._search_ended: asyncio.Event | None = None  # of the search under way
         self._silent = SilentLeaders(link.metadata)
@@ -72,7 +75,8 @@ class CoordinatorLink:
         self, request: Any, *, timeout_ms: float, error_of: Callable[[Any], int] = whole_error
     ) -> tuple[int, Any]:
         """One attempt: the error code and the reply. Where no answer came NETWORK_EXCEPTION or
-        COORDINATOR_NOT_AVAILABLE, and None.
+        COORDINATOR_NOT_AVAILABLE, and None; where this client is let in no more, the code of
+        ``refusal``.
         """
         leader: PartitionLeader | None = None
         peer: Peer | None = None
@@ -83,6 +87,9 @@ class CoordinatorLink:
             connection = await self._link.connections.get(leader.endpoint)
             peer = connection.peer
             reply = await self._watched(connection, leader, request, timeout_ms)
+        except (SaslAuthenticationFailedError, SslAuthenticationError) as error:
+            self.refusal = error
+            return error.code.value, None
         except RaylogError as error:
             if leader is None:
                 return int(error.code if error.retriable else ErrorCode.coordinator_not_available), None
@@ -92,7 +99,7 @@ class CoordinatorLink:
                     silent.abort(error)
             self._search(leader, peer)
             return ErrorCode.network_exception.value, None
-        self.node = leader.node
+        self.node, self.refusal = leader.node, None
         code = error_of(reply)
         if code == ErrorCode.not_coordinator:
             self._denials += 1
@@ -116,6 +123,8 @@ class CoordinatorLink:
             code, reply = await self.ask(request, timeout_ms=min(config.request_timeout_ms, left_ms), error_of=error_of)
             if not code:
                 return reply
+            if self.refusal is not None:
+                raise self.refusal
             whose = "group" if self._topic == OFFSETS_TOPIC else "transactional.id"
             error = error_for(code, f"{what} of {whose} {self.id!r}: {ErrorCode(code).name.upper()}")
             if code not in AGAIN:

@@ -430,7 +430,8 @@ class GroupMembership:
             ErrorCode.inconsistent_group_protocol: ": its members have no common partition.assignment.strategy",
             ErrorCode.invalid_session_timeout: ": session.timeout.ms is outside of what the coordinator takes",
         }.get(code, "")
-        self._error = error_for(code, f"{order.doing} group {self._config.group_id!r}: {code.name.upper()}{hint}")
+        told = f"{order.doing} group {self._config.group_id!r}: {code.name.upper()}{hint}"
+        self._error = self._coordinator.refusal or error_for(code, told)
         self._fetcher.notify()
 
     # -------------------------------------------------------------- commits
