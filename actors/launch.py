@@ -13,9 +13,10 @@ whenever one of these numbers rises.
 Input: ``{"ray_address", "offers_token", "disks": [folder, …], "controller_disks": [folder, …],
 "host", "timeout_s"}``. Or, for a cluster whose brokers are Ray nodes, ``{"ray_address",
 "offers_token", "provisioner": {"expected": disks, "controllers": 1, 3, 5 or null, "configs": {…}},
-"timeout_s"}``: then it starts the provisioner, which does all that, and prints ``{"provisioner":
-…}``, how things stand. ``offers_token``: the Ray takes the token that this machine has. It is an
-error if nothing has moved for ``timeout_s`` seconds.
+"console_port": a port or null, "timeout_s"}``: then it starts the provisioner, which does all that,
+and the console on the head, and prints ``{"provisioner": …}``, how things stand. ``offers_token``:
+the Ray takes the token that this machine has. It is an error if nothing has moved for ``timeout_s``
+seconds.
 """
 
 from __future__ import annotations
@@ -61,9 +62,13 @@ def launch(order: dict[str, Any]) -> dict[str, Any]:
         configure_logging=False,
     )
     if "provisioner" in order:
+        from raylog.actors.console_actor import ensure_console
         from raylog.actors.provisioner import ensure_provisioner
 
-        return {"provisioner": ensure_provisioner(**order["provisioner"], timeout_s=order["timeout_s"])}
+        status = ensure_provisioner(**order["provisioner"], timeout_s=order["timeout_s"])
+        if order["console_port"] is not None:
+            status["console"] = ensure_console(order["console_port"], timeout_s=order["timeout_s"])
+        return {"provisioner": status}
     return {"controllers": [[each.host, each.port] for each in _launch_controllers(order)]}
 
 

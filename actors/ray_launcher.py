@@ -23,6 +23,7 @@ from raylog.server.spec import ServerSpec
 from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
 
 PROVISIONER_NAME = "raylog:provisioner"
+CONSOLE_NAME = "raylog:console"
 CONTROLLER_PREFIX = "raylog:controller:"
 PROVISIONER_PATIENCE_S = 20.0
 JOIN_PATIENCE_S = 30.0
@@ -94,12 +95,14 @@ def _end_waiting_controller(directory_id: uuid.UUID) -> None:
 
 def _stop_provisioner(directory_ids: Sequence[uuid.UUID]) -> None:
     """End the provisioner of the cluster with these disks, if there is one: else it would start
-    again what is being shut down.
+    again what is being shut down. With it ends the console that the head has.
     """
     try:
         provisioner: Any = ray.get_actor(PROVISIONER_NAME, namespace=NAMESPACE)
         if ray.get(provisioner.stop.remote(directory_ids), timeout=PROVISIONER_PATIENCE_S):
             ray.kill(provisioner, no_restart=True)
+            with suppress(ValueError):  # there is none
+                ray.kill(ray.get_actor(CONSOLE_NAME, namespace=NAMESPACE), no_restart=True)
     except (ValueError, ray.exceptions.RayActorError):
         return  # there is none, or it has just ended
     except ray.exceptions.GetTimeoutError:

@@ -45,7 +45,7 @@ from raylog.errors import (
     RayError,
     RaylogError,
 )
-from raylog.extras import is_installed, need
+from raylog.extras import is_installed, need, need_console
 from raylog.launcher import LauncherProcess
 from raylog.placement.local_ray import (
     is_endpoint,
@@ -272,6 +272,7 @@ def arrange(
     *,
     controllers: int | None = None,
     configs: Mapping[str, Any] | None = None,
+    console_port: int | None = None,
     ray_address: str | None = None,
     timeout_s: float = 60,
 ) -> dict[str, Any]:
@@ -281,8 +282,9 @@ def arrange(
     A new cluster starts when that many blank disks have joined, with that many controllers (1, 3 or
     5; None: three if there are three nodes with disks). A cluster whose disks are there starts again;
     if it is given another number of controllers than it has, it goes there while it serves.
-    ``configs`` are static ones of all brokers, as for ``init``. Returns the state as plain values;
-    ``missing`` says what the cluster waits for, and is None if every disk serves. Idempotent.
+    ``configs`` are static ones of all brokers, as for ``init``. With ``console_port`` the head has a
+    console at that port of its loopback interface (docs/console.md). Returns the state as plain
+    values; ``missing`` says what the cluster waits for, and is None if every disk serves. Idempotent.
     Raises RayError for a Ray that cannot be used.
     """
     if disks < 1:
@@ -290,12 +292,15 @@ def arrange(
     check_count(controllers)
     brokers_configs = for_all_brokers(configs) if configs is not None else None
     need("ray", "raylog.arrange()")
+    if console_port is not None:
+        need_console("a console on the head")
     use_ray(ray_address, timeout_s)
     import ray
 
     order = {
         "ray_address": str(ray.get_runtime_context().gcs_address),
         "provisioner": {"expected": disks, "controllers": controllers, "configs": brokers_configs},
+        "console_port": console_port,
         "timeout_s": timeout_s,
     }
     with LauncherProcess(is_loopback=str(order["ray_address"]).startswith("127.")) as launcher:

@@ -58,6 +58,12 @@ def need(package: str, purpose: str, extra: str | None = None) -> None:
         raise missing(ModuleNotFoundError(name=package), purpose, extra)
 
 
+def need_console(purpose: str) -> None:
+    """As ``need``, for all that the console is made of."""
+    for package in ("starlette", "uvicorn", "jinja2"):
+        need(package, purpose)
+
+
 def missing(error: ModuleNotFoundError, purpose: str, extra: str | None = None) -> ImportError:
     """What to raise for an import that failed: the error itself, unless an extra would mend it.
 

@@ -101,6 +101,16 @@ _DiskCount = Annotated[
     ),
 ]
 _Wait = Annotated[float, typer.Option(min=0, help="With --disks: seconds to wait until every disk serves.")]
+_ConsolePort = Annotated[
+    int | None,
+    typer.Option(
+        "--console-port",
+        min=1,
+        max=65_535,
+        help="With --disks: have a read-only console on the head, at this port of its 127.0.0.1. It wants a password.",
+        show_default=False,
+    ),
+]
 _Stall = Annotated[
     float,
     typer.Option(
@@ -125,6 +135,7 @@ def up(
     insecure: _Insecure = False,
     disks: _DiskCount = None,
     wait: _Wait = 0,
+    console_port: _ConsolePort = None,
     address: Address = None,
     timeout: _Stall = 60,
     as_json: AsJson = False,
@@ -148,13 +159,11 @@ def up(
     need("ray", "raylog up")
     if disks is not None:
         refuse_links(told)
-        of_nodes = (rack, listeners, advertised_listeners, told.has_listeners, insecure, secure)
-        if folder != DEFAULT_FOLDER or any(of_nodes):
-            raise typer.BadParameter(
-                "with --disks folders, racks and listeners are what `raylog node resources` was given"
-            )
-        _up_on_nodes(disks, controllers, told.static_configs, address, wait, timeout, as_json)
+        _refuse_settings_of_nodes(folder, rack, listeners, advertised_listeners, told.has_listeners, insecure, secure)
+        _up_on_nodes(disks, controllers, told.static_configs, console_port, address, wait, timeout, as_json)
         return
+    if console_port is not None:
+        raise typer.BadParameter("--console-port goes with --disks: start `raylog console` beside this cluster")
     state = _up_on_disks(
         folder,
         timeout,
@@ -173,6 +182,12 @@ def up(
         insecure=insecure,
     )
     print_json(state) if as_json else _print_up(state, folder)
+
+
+def _refuse_settings_of_nodes(folder: Path, *given: object) -> None:
+    """BadParameter for what each node says itself."""
+    if folder != DEFAULT_FOLDER or any(given):
+        raise typer.BadParameter("with --disks folders, racks and listeners are what `raylog node resources` was given")
 
 
 def _up_on_disks(
@@ -353,6 +368,7 @@ def _up_on_nodes(
     disks: int,
     controllers: int | None,
     configs: Mapping[str, str] | None,
+    console_port: int | None,
     address: str | None,
     wait_s: float,
     timeout_s: float,
@@ -361,7 +377,15 @@ def _up_on_nodes(
     from raylog.cluster import arrange, arrangement
 
     deadline = time.monotonic() + wait_s
-    state = arrange(disks, controllers=controllers, configs=configs, ray_address=address, timeout_s=timeout_s)
+    state = arrange(
+        disks,
+        controllers=controllers,
+        configs=configs,
+        console_port=console_port,
+        ray_address=address,
+        timeout_s=timeout_s,
+    )
+    console = {name: state[name] for name in ("console",) if name in state}
     messages_to_stderr()
     told = None
     while state["missing"] is not None and time.monotonic() < deadline:
@@ -369,7 +393,7 @@ def _up_on_nodes(
             told = state["missing"]
             notice(f"Waiting (up to {wait_s:g} s): {told}")
         time.sleep(0.2)
-        state = arrangement() or state
+        state = (arrangement() or state) | console
     if as_json:
         print_json(state)
     else:
@@ -382,8 +406,18 @@ def _up_on_nodes(
             print_text(
                 f"Missing: {state['missing']}", "It goes on by itself; `raylog up --disks …` again tells how far it is."
             )
+        if console:
+            _print_console(state["console"])
     if wait_s and state["missing"] is not None:
         raise typer.Exit(1)
+
+
+def _print_console(console: Mapping[str, Any]) -> None:
+    where = f"http://127.0.0.1:{console['port']}/ on {console['host']}, the head's machine"
+    waits = "" if console["problem"] is None else f" (it waits: {console['problem']})"
+    print_text(
+        f"Console: {where}{waits}", f"         any user name; the password is in {console['password_file']} there"
+    )
 
 
 def down(

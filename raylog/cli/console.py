@@ -54,10 +54,9 @@ def console(
     The console may do what the user of --command-config may do. Runs until Ctrl-C. Needs
     raylog[console].
     """
-    from raylog.extras import need
+    from raylog.extras import need_console
 
-    for package in ("starlette", "uvicorn", "jinja2"):
-        need(package, "raylog console")
+    need_console("raylog console")
     from raylog.console.app import console_app
     from raylog.console.serving import ConsoleSettings, serve
     from raylog.console.view import ClusterView

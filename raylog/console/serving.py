@@ -76,6 +76,7 @@ class ConsoleSettings:
 
 def listening(settings: ConsoleSettings) -> tuple[socket.socket, str]:
     """The socket, bound and listening, and the URL of the first page. Raises ConfigError."""
+    bound: socket.socket | None = None
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -85,6 +86,8 @@ def listening(settings: ConsoleSettings) -> tuple[socket.socket, str]:
         bound.bind(address)
         bound.listen()
     except OSError as error:
+        if bound is not None:
+            bound.close()
         raise ConfigError(
             f"the console cannot listen at {settings.host}:{settings.port}: {error.strerror or error}"
         ) from error

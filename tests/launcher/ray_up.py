@@ -6,9 +6,10 @@ loopback interface is all there is. Ray's launcher runs the cluster.yaml of this
 from a third place. Keys are made for the test; nobody's known_hosts, home or Ray is touched.
 
 Shown, in this order: a cluster of two blank disks, replication factor 2 with one replica on each machine; records written on one
-machine and read on the other; ``ray up`` on the running cluster, with and without a restart of Ray, loses nothing; ``ray down`` ends
-Ray's head; ``ray up`` without anything that Ray knew brings everything back from the disks; what ends Ray everywhere; and a Ray that ran
-on the machine before is alive afterwards.
+machine and read on the other; the console on the head, which wants its password, before and after Ray has lost its state; ``ray up``
+on the running cluster, with and without a restart of Ray, loses nothing; ``ray down`` ends Ray's head; ``ray up`` without anything
+that Ray knew brings everything back from the disks; what ends Ray everywhere; and a Ray that ran on the machine before is alive
+afterwards.
 """
 
 from __future__ import annotations
@@ -31,9 +32,16 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 NAMESPACE = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 HEAD, WORKER = "127.0.0.2", "127.0.0.3"
+CONSOLE = 8900
 RECORDS = 2_000
 PATIENCE_S = 240.0
-PACKAGES = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "rsync": "rsync"}
+PACKAGES = {
+    "curl": "curl",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "rsync": "rsync",
+}
 SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin"
 
 
@@ -167,6 +175,8 @@ def inside(folder: Path) -> int:
             f"{RECORDS} records written on one machine are read on the other",
         )
 
+        look_at_console(folder, first["cluster_id"])
+
         ray("up", "--yes", "--no-restart", "--no-config-cache", config)
         check(
             pids(cluster(folder)) == pids(first | cluster(folder)), "`ray up --no-restart` leaves every process alone"
@@ -192,8 +202,10 @@ def inside(folder: Path) -> int:
             "`ray up` after Ray lost all its state finds the cluster on its disks",
         )
         check(read(folder, WORKER) == values(0, 2 * RECORDS), f"with all {2 * RECORDS} records")
+        look_at_console(folder, first["cluster_id"])
 
         on(folder, HEAD, "raylog down")
+        eventually(lambda: asked(folder, "127.0.0.1") == "000", "the console has ended with the cluster")
         ray("down", "--yes", config)
         on(folder, WORKER, "ray stop")
         eventually(lambda: not rays(folder, HEAD) + rays(folder, WORKER), "Ray has ended on both machines")
@@ -210,8 +222,8 @@ def filled_in(template: Path, folder: Path) -> str:
         "worker_ips: [WORKER_1_ADDRESS, WORKER_2_ADDRESS]": f"worker_ips: [{WORKER}]",
         "ssh_user: ubuntu": "ssh_user: root",
         "ssh_private_key: ~/.ssh/id_rsa": f"ssh_private_key: {folder}/key",
-        "python3 -m pip install --quiet raylog ": "raylog --version ",
-        "raylog up --disks 3": "raylog up --disks 2",
+        "python3 -m pip install --quiet 'raylog[console]' ": "raylog --version ",
+        "raylog up --disks 3 --console-port 8900": f"raylog up --disks 2 --console-port {CONSOLE}",
     }
     text = template.read_text()
     for old, new in changes.items():
@@ -325,6 +337,22 @@ def cluster(folder: Path) -> dict[str, Any]:
         )
         raise SystemExit(f"FAILED: {error}\n{last[-3000:]}\n{told}") from None
     return found
+
+
+def look_at_console(folder: Path, cluster_id: str) -> None:
+    """That of the head, as somebody with a shell there may use it."""
+    mode, password = on(folder, HEAD, "stat -c %a ~/.raylog/console.password; cat ~/.raylog/console.password").split()
+    check(mode == "600" and len(password) >= 32, "the console's password can be read by its owner only", mode)
+    eventually(lambda: asked(folder, "127.0.0.1") == "401", "the console on the head wants its password")
+    page = on(folder, HEAD, f"curl -s -u me:{password} http://127.0.0.1:{CONSOLE}/")
+    check(cluster_id in page and "read-only" in page, "the console on the head shows the cluster, and changes nothing")
+    check(asked(folder, HEAD) == "000", "the console listens at loopback's own address only")
+
+
+def asked(folder: Path, address: str) -> str:
+    """The status of HTTP; 000: nobody listens there."""
+    asking = f"curl -s -o /dev/null -w '%{{http_code}}' http://{address}:{CONSOLE}/"
+    return on(folder, HEAD, asking, must=False).strip()
 
 
 def pids(state: dict[str, Any]) -> set[tuple[str, int]]:

@@ -120,3 +120,5 @@ def test_cluster_yaml_opens_no_listener_as_it_comes() -> None:
     told = [line for line in lines if "raylog " in line and not line.lstrip().startswith("#")]
     assert sum("raylog node resources" in line for line in told) == 2
     assert not any("--listeners" in line or "--insecure" in line or "--config" in line for line in told)
+    (up,) = [line for line in told if "raylog up" in line]
+    assert "--console-port 8900" in up, "on loopback, read-only, with a password: there is no option for anything else"
