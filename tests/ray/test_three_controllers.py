@@ -11,19 +11,16 @@ from typing import Any
 
 import pytest
 import ray
-from connect_worker import free_port
 from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kill
 from ray_load import Load
-from scraping import Scraped, scraped
+from scraping import Scraped, metrics_of_processes, scraped
 
 import raylog
 from raylog import NewTopic
 from raylog.cli.top_figures import PageOrder, figures
 from raylog.cli.top_looks import take_look
-from raylog.configs.metrics_configs import METRICS_LISTENER
 from raylog.errors import RaylogError
 from raylog.metrics import table
-from raylog.types import Endpoint
 
 pytestmark = pytest.mark.ray
 
@@ -112,28 +109,9 @@ def test_a_stopped_active_controller_is_replaced_and_can_do_nothing_when_it_wake
     load.check()
 
 
-@pytest.fixture
-def at(three: raylog.Cluster) -> dict[int, Endpoint]:
-    """Where each broker shows its metrics."""
-    found = {broker: Endpoint("127.0.0.1", free_port()) for broker in range(3)}
-    with three.admin() as admin:
-        for broker, endpoint in found.items():
-            admin.alter_configs(broker=broker, set={METRICS_LISTENER: str(endpoint)})
-    for endpoint in found.values():
-        eventually(lambda endpoint=endpoint: shows_metrics(endpoint), f"{endpoint} to show metrics")
-    return found
+def test_metrics_and_top_have_all_controllers_and_miss_one_that_stands_still(three: raylog.Cluster) -> None:
+    at = metrics_of_processes(three, 3)
 
-
-def shows_metrics(at: Endpoint) -> bool:
-    try:
-        return bool(scraped(at))
-    except OSError:
-        return False
-
-
-def test_metrics_and_top_have_all_controllers_and_miss_one_that_stands_still(
-    three: raylog.Cluster, at: dict[int, Endpoint]
-) -> None:
     def shown() -> dict[str, Any]:
         with three.admin() as admin:
             before = take_look(three, admin)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import urllib.request
 
+from connect_worker import free_port
 from raw_requests import eventually
 
 from raylog.client.sync import AdminClient
+from raylog.cluster import Cluster
 from raylog.configs.metrics_configs import METRICS_LISTENER
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import BROKER_SLOT, Endpoint, node_id
@@ -32,6 +34,25 @@ def open_metrics(running: InProcessCluster, brokers: int) -> dict[int, Endpoint]
 
     at: dict[int, Endpoint] = eventually(found, "all brokers to show their metrics")
     return at
+
+
+def metrics_of_processes(cluster: Cluster, brokers: int) -> dict[int, Endpoint]:
+    """Where each broker of a cluster of real processes shows its metrics: a port for each."""
+    at = {broker: Endpoint("127.0.0.1", free_port()) for broker in range(brokers)}
+    with cluster.admin() as admin:
+        for broker, endpoint in at.items():
+            admin.alter_configs(broker=broker, set={METRICS_LISTENER: str(endpoint)})
+    for endpoint in at.values():
+        eventually(lambda endpoint=endpoint: scraped_if_there(endpoint), f"{endpoint} to show metrics")
+    return at
+
+
+def scraped_if_there(at: Endpoint) -> Scraped | None:
+    """None: nobody answers there."""
+    try:
+        return scraped(at)
+    except OSError:
+        return None
 
 
 def get(at: Endpoint, path: str = "/metrics", *, accept: str = "*/*", method: str = "GET") -> tuple[str, str]:
