@@ -15,7 +15,7 @@ from raylog.cli.schema_registry import (
     RegistryUrl,
     RegistryUser,
     decoder_of,
-    first_line,
+    password_in,
 )
 
 PORT = 8900
@@ -61,7 +61,7 @@ def console(
     from raylog.console.serving import ConsoleSettings, serve
     from raylog.console.view import ClusterView
 
-    password = None if password_file is None else first_line(password_file)
+    password = None if password_file is None else password_in(password_file)
     settings = ConsoleSettings(host, port, read_only, insecure, password, ssl_certificate, ssl_key)
     lines = settings.checked()
     decoder = decoder_of(schema_registry, schema_registry_user, schema_registry_password_file, schema_registry_ca)

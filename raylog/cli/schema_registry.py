@@ -56,14 +56,14 @@ def decoder_of(url: str | None, user: str | None, password_file: Path | None, ca
     from raylog.schemas.decoding import SchemaDecoder
     from raylog.schemas.registry import RegistrySettings
 
-    password = None if password_file is None else first_line(password_file)
+    password = None if password_file is None else password_in(password_file)
     settings = RegistrySettings(url, user, password, ca)
     for line in settings.checked():
         notice(line)
     return SchemaDecoder(settings)
 
 
-def first_line(path: Path) -> str:
+def password_in(path: Path) -> str:
     """A password in a file. Raises ConfigError for one that is empty or can't be read."""
     try:
         text = path.read_text(encoding="utf-8")

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from raylog.cli.schema_registry import password_in
 from raylog.cluster import connect
 from raylog.console.app import console_app
-from raylog.console.serving import ConsoleSettings, listening, password_in, server_of
+from raylog.console.serving import ConsoleSettings, listening, server_of
 from raylog.console.view import ClusterView
 from raylog.errors import ConfigError, RaylogError
 
