@@ -191,12 +191,13 @@ def test_a_process_that_begins_later_is_told(running: InProcessCluster, one: Cli
     known = set(loggers._known)
     assert known
 
-    def forget() -> None:
+    async def forget() -> None:
         loggers._known.clear()
         loggers._own.set(0, {})
+        assert logging.getLogger(NAME).level != LEVELS["OFF"]
         loggers.follow()
 
-    running.loop.call_soon_threadsafe(forget)
+    running.run(forget())
     eventually(lambda: logging.getLogger(NAME).level == LEVELS["OFF"], "a process that is new is told")
     assert set(loggers._known) == known
 
