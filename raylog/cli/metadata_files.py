@@ -16,10 +16,19 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from raylog.configs.certificate_configs import certificate_config
 from raylog.configs.token_configs import SECRET_KEY
+from raylog.configs.topic_configs import ConfigValueType
 from raylog.disks.disk import encode_id
 from raylog.errors import RaylogError
-from raylog.metadata.records import NO_TIME, Record, StaticConfigsChanged, decode_batch, decode_decision
+from raylog.metadata.records import (
+    NO_TIME,
+    BrokerConfigChanged,
+    Record,
+    StaticConfigsChanged,
+    decode_batch,
+    decode_decision,
+)
 from raylog.raft.messages import Entry, EntryKind, decode_voters
 from raylog.raft.metadata_log import LOG_NAME, STATE_NAME, read_entries, read_snapshot, read_state
 from raylog.records.batch import Buffer
@@ -84,9 +93,17 @@ def _records(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
         if isinstance(record, StaticConfigsChanged):
             told = tuple((name, "(redacted)" if name == SECRET_KEY else value) for name, value in record.configs)
             record = dataclasses.replace(record, configs=told)
+        elif isinstance(record, BrokerConfigChanged) and record.value and _is_secret(record.key):
+            record = dataclasses.replace(record, value="(redacted)")
         yield {"record": type(record).__name__} | {
             field.name: _plain(getattr(record, field.name)) for field in dataclasses.fields(record)
         }
+
+
+def _is_secret(name: str) -> bool:
+    """Whether a broker's config is the key of a listener's certificate, or a password."""
+    config = certificate_config(name)
+    return config is not None and config.type is ConfigValueType.PASSWORD
 
 
 def _plain(value: Any) -> Any:

@@ -70,6 +70,12 @@ LISTENER_CONFIGS: Mapping[str, ListenerConfig] = {
     "sasl.oauthbearer.unsecured.jwt.enable": ListenerConfig(
         "false", "whether tokens that nobody has signed are taken: **anybody can be any user**; for tests"
     ),
+    "ssl.allow.dn.changes": ListenerConfig(
+        "false", "whether a certificate that is set while the broker runs may have another subject (KIP-978)"
+    ),
+    "ssl.allow.san.changes": ListenerConfig(
+        "false", "whether one that is set while the broker runs may lack alternative names of the one before"
+    ),
     "ssl.cipher.suites": ListenerConfig(
         "OpenSSL's", "suites by their standard names; those of TLS 1.3 all three or none, which leaves TLS 1.2"
     ),

@@ -40,7 +40,9 @@ class ListenerCertificates(CertificateWatch):
                     f"{name} is for a listener with TLS that is not there: {', '.join(sorted(names)) or 'there is none'}"
                 )
         for each in self.watched:
-            self._tls(each.port.listener, configs).context()
+            wanted = self._tls(each.port.listener, configs)
+            wanted.context()
+            wanted.check_change(self._tls(each.port.listener, self._set))
 
     def set(self, configs: Mapping[str, str]) -> None:
         """Go by these, which are set while the Broker runs, from the next look on."""

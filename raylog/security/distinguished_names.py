@@ -26,6 +26,8 @@ _SEQUENCE: Final = 0x30
 _SET: Final = 0x31
 _OBJECT_IDENTIFIER: Final = 0x06
 _VERSION: Final = 0xA0
+_EXTENSIONS: Final = 0xA3
+_ALTERNATIVE_NAMES: Final = "2.5.29.17"
 _KEYWORDS: Final = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",
@@ -50,6 +52,24 @@ _ESCAPED: Final = ',=+<>#;"\\'
 
 def subject_of(certificate: bytes) -> str:
     """The subject of a certificate in DER. Raises ValueError if it cannot be read."""
+    return _name(_fields(certificate)[4][1])
+
+
+def alternative_names_of(certificate: bytes) -> frozenset[bytes]:
+    """The subject's alternative names of a certificate in DER, each as its DER. Raises ValueError."""
+    for tag, content in _fields(certificate):
+        if tag != _EXTENSIONS:
+            continue
+        for _, extensions, _ in _elements(content):
+            for _, extension, _ in _elements(extensions):
+                number, *_, value = _elements(extension)
+                if _dotted(number[1]) == _ALTERNATIVE_NAMES:
+                    return frozenset(each for _, names, _ in _elements(value[1]) for _, _, each in _elements(names))
+    return frozenset()
+
+
+def _fields(certificate: bytes) -> list[tuple[int, bytes]]:
+    """What is signed, without the version."""
     whole = next(_elements(certificate), None)
     signed = next(_elements(whole[1]), None) if whole is not None else None
     fields = [(tag, content) for tag, content, _ in _elements(signed[1])] if signed is not None else []
@@ -57,7 +77,7 @@ def subject_of(certificate: bytes) -> str:
         del fields[0]
     if len(fields) < 5 or fields[4][0] != _SEQUENCE:
         raise ValueError("not a certificate: it has no subject")
-    return _name(fields[4][1])
+    return fields
 
 
 def _name(content: bytes) -> str:

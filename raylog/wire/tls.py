@@ -18,6 +18,7 @@ Keys and passwords never appear in a ``repr``, a message or a log.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import ssl
@@ -29,11 +30,12 @@ from typing import Any, Final
 
 from raylog.errors import ConfigError, ProtocolError
 from raylog.kafka.context import ANONYMOUS, PRINCIPAL_CHARACTERS_MAX
-from raylog.security.distinguished_names import subject_of
+from raylog.security.distinguished_names import alternative_names_of, subject_of
 from raylog.security.principal_mapping import DEFAULT, RULES, PrincipalMapping
 from raylog.wire.tls_alerts import ListenerContext
 
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+ALLOWED: Final = {"false": False, "true": True}
 CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 SUITES_OF_1_3: Final = frozenset({"TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"})
 _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([A-Za-z0-9+/=\s]+)-----END \1-----")
@@ -63,6 +65,8 @@ class TlsConfig:
     suites: tuple[str, ...]
     client_auth: str
     mapping: PrincipalMapping = field(compare=False)
+    allows_subject_changes: bool = False
+    allows_name_changes: bool = False
 
     @classmethod
     def of(cls, configs: Mapping[str, str], listener: str) -> TlsConfig:
@@ -104,6 +108,8 @@ class TlsConfig:
             suites=suites,
             client_auth=client_auth,
             mapping=PrincipalMapping(settings.text(RULES) or DEFAULT),
+            allows_subject_changes=ALLOWED[settings.choice("ssl.allow.dn.changes", "false", ALLOWED)],
+            allows_name_changes=ALLOWED[settings.choice("ssl.allow.san.changes", "false", ALLOWED)],
         )
 
     @property
@@ -123,6 +129,36 @@ class TlsConfig:
         self._load_keystore(context)
         self._load_truststore(context)
         return context
+
+    def check_change(self, before: TlsConfig) -> None:
+        """Whether this certificate may take the other one's place while the Broker runs, by Kafka's rules
+        (KIP-978): it has the same subject, and all of its alternative names. Reads files, which
+        ``context`` has checked. Raises ConfigError.
+        """
+        old, new = before._certificate(), self._certificate()
+        if old is None or new is None:
+            return  # the file of before is gone: nothing tells what the certificate was
+        if not self.allows_subject_changes and subject_of(new) != subject_of(old):
+            raise ConfigError(
+                f"listener {self.listener}: Keystore DistinguishedName does not match: existing={subject_of(old)}, "
+                f"new={subject_of(new)}; ssl.allow.dn.changes=true of the start allows it"
+            )
+        if not self.allows_name_changes and not alternative_names_of(new) >= alternative_names_of(old):
+            raise ConfigError(
+                f"listener {self.listener}: Keystore SubjectAltNames do not match: the new certificate lacks some of "
+                "the existing one; ssl.allow.san.changes=true of the start allows it"
+            )
+
+    def _certificate(self) -> bytes | None:
+        """The listener's own, in DER; None if its file cannot be read."""
+        try:
+            text = self.chain if self.keystore is None else self.keystore.read_text(encoding="latin-1")
+        except OSError:
+            return None
+        for label, encoded in _PEM.findall(text or ""):
+            if label == "CERTIFICATE":  # the first one
+                return base64.b64decode(encoded)
+        return None
 
     def _load_keystore(self, context: ssl.SSLContext) -> None:
         where = f"listener {self.listener}: {self.keystore or 'ssl.keystore.key'}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority, settings
+from certificates import Authority, common_name, settings
 from kio.schema.errors import ErrorCode
 from outside import Client, request
 from raw_requests import eventually
@@ -18,6 +18,7 @@ from raw_requests import eventually
 from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.errors import RaylogError
+from raylog.metadata.records import BrokerConfigChanged
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, node_id
 from raylog.wire.listeners import listeners_of
@@ -113,9 +114,12 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("certificates")
     authority = Authority(folder)
     authority.signed("client")
-    mapped = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUT:SSL"}
+    mapped = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUT:SSL,STRICT:SSL",
+        "listener.name.out.ssl.allow.dn.changes": "true",
+    }
     trusting = settings(authority.signed("first"), authority.certificate, ssl_client_auth="required")
-    listeners = listeners_of("PLAINTEXT://127.0.0.1:0,OUT://127.0.0.1:0", None, mapped | trusting)
+    listeners = listeners_of("PLAINTEXT://127.0.0.1:0,OUT://127.0.0.1:0,STRICT://127.0.0.1:0", None, mapped | trusting)
     with cluster(brokers=2, listeners=listeners) as running:
         with AdminClient(running.address) as admin:
             admin.create_topics([NewTopic("t", 1, 1)])
@@ -160,6 +164,22 @@ def test_a_key_that_is_not_the_certificates_is_refused_and_nothing_changes(site:
     assert not site.own() and site.shown() == "first"
 
 
+def test_another_subject_and_fewer_names_are_refused_unless_the_start_allows_them(site: Site, tmp_path: Path) -> None:
+    strict = KEYSTORE.replace(".out.", ".strict.")
+    first = common_name("first")
+    other = site.altered({strict: str(site.authority.signed("eighth"))})
+    assert other[0] is ErrorCode.invalid_config
+    assert "DistinguishedName does not match: existing=CN=first, new=CN=eighth" in str(other[1])
+    fewer = str(site.authority.signed("ninth", first, hosts=["localhost"]))
+    lacking = site.altered({strict: fewer})
+    assert lacking[0] is ErrorCode.invalid_config and "SubjectAltNames do not match" in str(lacking[1])
+    lacking = site.altered({KEYSTORE: fewer})
+    assert lacking[0] is ErrorCode.invalid_config, "OUT allows another subject, and names no fewer"
+    assert not site.own()
+    same = site.altered({strict: str(Authority(tmp_path, "another").signed("tenth", first))})
+    assert same == (ErrorCode.none, None), "who signed it is not compared, as in Kafka"
+
+
 def test_a_certificate_whose_texts_are_set_is_shown_and_its_key_is_not(site: Site) -> None:
     text = site.authority.signed("fifth").read_text()
     at = text.index("-----BEGIN CERT")
@@ -178,6 +198,17 @@ def test_a_certificate_whose_texts_are_set_is_shown_and_its_key_is_not(site: Sit
     assert (shown[KEY].value, shown[KEY].is_sensitive) == (None, True)
     assert (shown[CHAIN].value, shown[CHAIN].is_sensitive, shown[CHAIN].read_only) == (text[at:].strip(), False, False)
     assert text[:at].strip() not in repr(result)
+
+
+def test_a_dump_of_the_metadata_log_does_not_show_the_key() -> None:
+    from raylog.cli import metadata_files
+
+    records = [
+        BrokerConfigChanged(0, each, "text") for each in (KEY, KEY.replace("keystore.key", "key.password"), CHAIN)
+    ]
+    assert [each["value"] for each in metadata_files._records(records)] == ["(redacted)", "(redacted)", "text"]
+    (taken_away,) = metadata_files._records([BrokerConfigChanged(0, KEY, None)])
+    assert taken_away["value"] is None
 
 
 def test_a_truststore_that_is_set_lets_in_other_clients(site: Site, tmp_path: Path) -> None:
