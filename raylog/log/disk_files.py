@@ -21,6 +21,8 @@ from raylog.log.files import Buffer, File, Files, Lock, NotInMemory
 _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
 _LOAD_BYTES = 1 << 20  # at least so much is loaded; so much of what follows is begun, for a reader that goes on
 _PIECE_BYTES = 1 << 20  # of the buffer through which bytes are loaded
+_READABLE = 0o644
+_PRIVATE = 0o600
 _flush = getattr(os, "fdatasync", os.fsync)  # macOS has fsync alone
 
 
@@ -29,10 +31,10 @@ class DiskFile:
 
     __slots__ = ("_descriptor", "_knows_memory", "path")
 
-    def __init__(self, path: str, *, create: bool) -> None:
+    def __init__(self, path: str, *, create: bool, mode: int = _READABLE) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         self.path = path
-        self._descriptor = os.open(path, flags, 0o644)
+        self._descriptor = os.open(path, flags, mode)
         self._knows_memory = hasattr(os, "RWF_NOWAIT")  # and until the file system says that it cannot tell
 
     def read_at(self, position: int, size: int, *, in_memory: bool = False) -> bytes | bytearray:
@@ -124,12 +126,12 @@ class FileLock:
 
     __slots__ = ("_descriptor",)
 
-    def __init__(self, path: str) -> None:
-        self._descriptor = _locked_descriptor(path)
+    def __init__(self, path: str, mode: int = _READABLE) -> None:
+        self._descriptor = _locked_descriptor(path, mode)
         try:
             while not _leads_to(path, self._descriptor):
                 self.close()
-                self._descriptor = _locked_descriptor(path)
+                self._descriptor = _locked_descriptor(path, mode)
             self._write_holder()
         except BaseException:
             self.close()
@@ -151,11 +153,11 @@ class FileLock:
             os.close(descriptor)
 
 
-def _locked_descriptor(path: str) -> int:
+def _locked_descriptor(path: str, mode: int) -> int:
     """The file, made if it is missing, open and locked. FileNotFoundError without its folder,
     DiskLockedError if it is locked.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -180,8 +182,26 @@ def _leads_to(path: str, descriptor: int) -> bool:
 class DiskFiles:
     """The operating system's file system."""
 
+    _private: frozenset[str] = frozenset()  # the directories whose new files are their owner's
+
     def open(self, path: str, *, create: bool = False) -> File:
-        return DiskFile(path, create=create)
+        return DiskFile(path, create=create, mode=self._mode_of(path))
+
+    def _mode_of(self, path: str) -> int:
+        return _PRIVATE if os.path.dirname(path) in self._private else _READABLE
+
+    def keep_private(self, path: str) -> None:
+        self._private |= {path}
+        try:
+            os.chmod(path, 0o700)
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_file(follow_symlinks=False) and entry.stat().st_mode & 0o077:
+                        os.chmod(entry.path, _PRIVATE)
+        except PermissionError as error:
+            raise DiskError(
+                f"cannot keep others from reading {error.filename}: {error.strerror}. Give it to this user."
+            ) from error
 
     def load(self, path: str, position: int, size: int) -> None:
         try:
@@ -255,7 +275,7 @@ class DiskFiles:
 
     def write_file(self, path: str, data: bytes, *, flush: bool = True) -> None:
         temporary = path + ".tmp"
-        file = DiskFile(temporary, create=True)
+        file = DiskFile(temporary, create=True, mode=self._mode_of(path))
         try:
             file.truncate(0)
             file.write_at(0, data)
@@ -269,7 +289,7 @@ class DiskFiles:
 
     def lock(self, path: str) -> Lock:
         try:
-            return FileLock(path)
+            return FileLock(path, self._mode_of(path))
         except PermissionError as error:
             raise DiskError(
                 f"cannot write {path}: {error.strerror}. Give a folder that this user may write."

@@ -114,6 +114,12 @@ class Files(Protocol):
         """With its parents; one that exists is fine."""
         ...
 
+    def keep_private(self, path: str) -> None:
+        """From now on only the owner may enter the directory ``path``, and read the files that are in
+        it or that are made there.
+        """
+        ...
+
     def replace(self, source: str, destination: str) -> None:
         """Rename a file or a directory atomically; a file at ``destination`` is replaced."""
         ...

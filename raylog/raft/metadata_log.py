@@ -196,6 +196,7 @@ class MetadataLog:
         """
         if not files.exists(directory):
             files.make_directory(directory)
+        files.keep_private(directory)  # it holds users' and listeners' keys
         files.sync_directory(directory.rpartition("/")[0] or "/")
         lock = files.lock(f"{directory}/{LOCK_NAME}")
         try:

@@ -416,6 +416,9 @@ class SimulatedFiles:
                     raise _error(errno.ENOTDIR, path)
                 directory = entry
 
+    def keep_private(self, path: str) -> None:
+        """There is nobody else."""
+
     def replace(self, source: str, destination: str) -> None:
         disk = self.enter("replace", source)
         entry = disk.lookup(source)

@@ -59,6 +59,9 @@ class FillableFiles:
             self.check(path)
         self._files.make_directory(path)
 
+    def keep_private(self, path: str) -> None:
+        self._files.keep_private(path)
+
     def free_bytes(self, path: str) -> int:
         return 0 if self._disk.is_full else self._files.free_bytes(path)
 

@@ -131,6 +131,9 @@ class MemoryFiles:
         with self._mutex:
             self._make(path)
 
+    def keep_private(self, path: str) -> None:
+        """No other process sees these files."""
+
     def _make(self, path: str) -> dict[str, _Content | None]:
         found = self._directories.get(path)
         if found is None:

@@ -65,6 +65,27 @@ def test_what_is_stored_is_read_back_from_a_real_disk(tmp_path: Path) -> None:
     log.close()
 
 
+def test_only_the_owner_reads_the_files_also_those_of_an_older_raylog(tmp_path: Path) -> None:
+    folder = tmp_path / "metadata"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+
+    def modes() -> set[int]:
+        return {each.stat().st_mode & 0o777 for each in folder.iterdir()}
+
+    log = formatted(DiskFiles(), str(folder))
+    log.store(write(entry(1)))
+    assert len(list(folder.iterdir())) >= 5 and modes() == {0o600} and folder.stat().st_mode & 0o777 == 0o700
+    log.close()
+    folder.chmod(0o755)
+    for each in folder.iterdir():
+        each.chmod(0o644)
+    log = MetadataLog.open(DiskFiles(), str(folder))
+    assert len(list(folder.iterdir())) >= 5
+    assert modes() == {0o600} and folder.stat().st_mode & 0o777 == 0o700
+    log.close()
+
+
 def test_entries_of_a_new_leader_replace_the_tail(disk: SimulatedDisk) -> None:
     files = disk.files()
     log = formatted(files, term=3)
