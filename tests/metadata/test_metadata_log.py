@@ -73,6 +73,8 @@ def test_only_the_owner_reads_the_files_also_those_of_an_older_raylog(tmp_path: 
     def modes() -> set[int]:
         return {each.stat().st_mode & 0o777 for each in folder.iterdir()}
 
+    MetadataLog.open(DiskFiles(), str(folder)).close()
+    assert modes() == {0o600}, "before anything is opened again"
     log = formatted(DiskFiles(), str(folder))
     log.store(write(entry(1)))
     assert len(list(folder.iterdir())) >= 5 and modes() == {0o600} and folder.stat().st_mode & 0o777 == 0o700
