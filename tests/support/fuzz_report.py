@@ -18,7 +18,8 @@ KINDS: Final = {
     "random": "Changed at random (`make fuzz`): one in a hundred was sent through a socket, by a client in a process of its own, "
     "and all were decoded and refused as a listener does it.",
     "guided": "Chosen by coverage (`make fuzz-guided`): all were fed to connections of a Broker's listeners, with the controller, "
-    "replicas and coordinators behind them.",
+    "replicas and coordinators behind them. Frames of a session that stand behind one which ended its connection are counted, too, "
+    "and never read.",
 }
 
 
