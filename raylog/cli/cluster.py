@@ -154,16 +154,13 @@ def up(
     from raylog.cli.configs import refuse_links, started_with
 
     told = started_with(config)
-    if client_certificates and not secure:
-        raise typer.BadParameter("--client-certificates says how --secure lets clients in: give both")
+    _refuse_half_given(secure=secure, client_certificates=client_certificates, disks=disks, console_port=console_port)
     need("ray", "raylog up")
     if disks is not None:
         refuse_links(told)
         _refuse_settings_of_nodes(folder, rack, listeners, advertised_listeners, told.has_listeners, insecure, secure)
         _up_on_nodes(disks, controllers, told.static_configs, console_port, address, wait, timeout, as_json)
         return
-    if console_port is not None:
-        raise typer.BadParameter("--console-port goes with --disks: start `raylog console` beside this cluster")
     state = _up_on_disks(
         folder,
         timeout,
@@ -182,6 +179,14 @@ def up(
         insecure=insecure,
     )
     print_json(state) if as_json else _print_up(state, folder)
+
+
+def _refuse_half_given(*, secure: bool, client_certificates: bool, disks: int | None, console_port: int | None) -> None:
+    """BadParameter for an option that means something beside another one only."""
+    if client_certificates and not secure:
+        raise typer.BadParameter("--client-certificates says how --secure lets clients in: give both")
+    if console_port is not None and disks is None:
+        raise typer.BadParameter("--console-port goes with --disks: start `raylog console` beside this cluster")
 
 
 def _refuse_settings_of_nodes(folder: Path, *given: object) -> None:
