@@ -310,11 +310,15 @@ def test_a_config_that_a_group_cannot_have_may_be_taken_away(world):
     assert list(world.image.broker_configs.items()) == before
 
 
-@pytest.mark.parametrize(("kind", "name"), [(ResourceType.GROUP, ""), (ResourceType.BROKER_LOGGER, "1")])
-def test_what_names_nothing_or_is_the_brokers_own_is_an_invalid_request(world, kind, name):
+@pytest.mark.parametrize(
+    ("kind", "name", "why"),
+    [(ResourceType.GROUP, "", "needs a name"), (ResourceType.BROKER_LOGGER, "1", "asked of that broker itself")],
+)
+def test_what_names_nothing_or_is_the_brokers_own_is_an_invalid_request(world, kind, name, why):
     (found,) = world.ask(DescribeConfigs((ConfigQuery(kind, name),))).resources
     (outcome,) = world.ask(AlterConfigs((ResourceChanges(kind, name, ()),))).resources
     assert found.error == outcome.error == ErrorCode.invalid_request
+    assert why in found.message and why in outcome.message
 
 
 def test_what_is_fixed_is_shown_and_cannot_be_set(new_world):
