@@ -14,7 +14,8 @@ It says on stdout what it does, one JSON list a line:
     ["renewed", why]           its producer has ended for good, and there is a new one
 
 It ends when its stdin does, and by itself when librdkafka hangs: 2.16 never asks again for a group's coordinator that has been away
-from Metadata (librdkafka #5511), and such a producer cannot even be closed. Where it may be killed: anywhere.
+from Metadata (librdkafka #5511), forgets the timeout that it was given meanwhile (#5456), and such a producer cannot even be closed.
+Where it may be killed: anywhere.
 """
 
 from __future__ import annotations
@@ -57,17 +58,24 @@ def say(*told: object) -> None:
 
 
 def persist(call: Callable[..., None], *arguments: object) -> None:
-    """Call it again for as long as its error says that this is allowed. Ends the process if the call hangs."""
-    deadline = time.monotonic() + HANGS_S
-    while True:
-        try:
-            return call(*arguments, CALL_S)
-        except KafkaException as error:
-            if not error.args[0].retriable():
-                raise
-            if time.monotonic() > deadline:
-                print(f"{call.__name__} hangs: {error}", file=sys.stderr, flush=True)
-                os._exit(1)
+    """Call it again for as long as its error says that this is allowed. Ends the process if that takes too long."""
+    watchdog = threading.Timer(HANGS_S, end_as_it_hangs, (call.__name__,))
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        while True:
+            try:
+                return call(*arguments, CALL_S)
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+    finally:
+        watchdog.cancel()
+
+
+def end_as_it_hangs(name: str) -> None:
+    print(f"{name} hangs", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 class TransactionalCopier:
