@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from raylog.configs.topic_configs import validate_topic_name
 from raylog.errors import KafkaError
 from raylog.kafka.refusal import refusal
 from raylog.kafka.table import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, LIST_CONFIG_RESOURCES, METADATA
-from raylog.listener.routes import Routes
+from raylog.listener.routes import BrokerListener, Routes
 from raylog.metadata.configuration.config_requests import ResourceType
 from raylog.metadata.image import Topic
 from raylog.metadata.partitions import new_partitions
@@ -48,14 +48,22 @@ def asks_for_all(body: Any, version: int) -> bool:
 
 
 def metadata(
-    routes: Routes, body: Any, version: int, *, listener: str, controller: int, refused: Mapping[str, int]
+    routes: Routes,
+    body: Any,
+    version: int,
+    *,
+    listener: str,
+    controller: int,
+    refused: Mapping[str, int],
+    gone: Iterable[BrokerListener] = (),
 ) -> Any:
     """The answer to a Metadata request of a client of that listener. ``refused``: errors of topics
-    that could not be created.
+    that could not be created. ``gone``: brokers that are named though they are away.
     """
     no_listener = ErrorCode.listener_not_found if version >= 6 else ErrorCode.leader_not_available
     reached = {each.broker_id: (each, endpoint) for each in routes.listeners() if (endpoint := each.at(listener))}
     seen = _Seen(routes, frozenset(reached), no_listener)
+    named = {each.broker_id: (each, endpoint) for each in gone if (endpoint := each.at(listener))} | reached
     cls, module = answer(METADATA, version)
     image = routes.image
     operations = TOPIC_OPERATIONS if getattr(body, "include_topic_authorized_operations", False) else NOT_ASKED
@@ -87,7 +95,7 @@ def metadata(
                 port=endpoint.port,
                 rack=each.rack,
             )
-            for each, endpoint in reached.values()
+            for _, (each, endpoint) in sorted(named.items())
         ),
         cluster_id=image.cluster_id,
         controller_id=controller,

@@ -41,6 +41,7 @@ from raylog.listener.coordinators import GROUPS, TRANSACTIONS, CoordinatedTopic,
 from raylog.listener.fan_out import FanOut
 from raylog.listener.fetch import Fetches
 from raylog.listener.fetch_sessions import SLOTS, FetchSessions
+from raylog.listener.lately_gone import LatelyGone
 from raylog.listener.moves import ConnectionMoves
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.quotas import Quotas
@@ -96,6 +97,7 @@ class Router:
         self._controller = controller
         self._limits = limits or LISTENER_LIMITS  # the default limits
         self._routes = Routes(broker_id, image)
+        self._gone = LatelyGone(self._routes, clock.monotonic_ms)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
         self._quotas = Quotas(image, clock.monotonic_ms)
         self._moves = ConnectionMoves(self._owners, self._quotas.holds)
@@ -207,6 +209,7 @@ class Router:
         current limits.
         """
         self._take_limits()
+        self._gone.follow()
         self.telemetry.follow()
         if self._guard.follow() | self._follow_quotas():
             self._moves.revoke()
@@ -321,6 +324,7 @@ class Router:
             listener=listener,
             controller=self._controller_broker(listener),
             refused=refused,
+            gone=self._gone.listeners(),
         )
 
     def _refuse_metadata(self, request: Request, refuse: Refuse) -> None:

@@ -11,6 +11,7 @@ from outside import metadata
 
 from raylog.kafka.context import EXTERNAL
 from raylog.listener import cluster_view
+from raylog.listener.lately_gone import LINGERS_MS, LatelyGone
 from raylog.listener.owners import Owner
 from raylog.listener.routes import Redirect, Routes
 from raylog.metadata.image import MetadataImage
@@ -108,6 +109,59 @@ def test_metadata_names_the_stand_in_as_the_leader_and_leaves_the_rest_as_it_is(
     part = reply.topics[0].partitions[1]
     assert (part.error_code, part.leader_id) == (ErrorCode.none, found.stand_in_of(1))
     assert (part.leader_epoch, part.replica_nodes, part.isr_nodes, part.offline_replicas) == (3, (1,), (1,), ())
+
+
+class Gone:
+    """A Broker's view of brokers that went away, with a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.image = image()
+        self.routes = Routes(0, lambda: self.image)
+        self.lately = LatelyGone(self.routes, lambda: self.now_ms)
+        self.lately.follow()
+
+    def at(self, now_ms: int, *away: int) -> list[int]:
+        """Whom Metadata names at that time, when these are away."""
+        self.now_ms, self.image = now_ms, image(*away)
+        self.lately.follow()
+        reply = cluster_view.metadata(
+            self.routes,
+            metadata("t"),
+            12,
+            listener=EXTERNAL,
+            controller=0,
+            refused={},
+            gone=self.lately.listeners(),
+        )
+        leaders = {part.leader_id for part in reply.topics[0].partitions}
+        assert not leaders & set(away), "they lead nothing"
+        return [each.node_id for each in reply.brokers]
+
+
+def test_metadata_names_a_broker_for_as_long_as_kafka_after_it_has_gone() -> None:
+    gone = Gone()
+    assert gone.at(1_000, 1) == [0, 1, 2, 3]
+    assert gone.at(3_000, 1, 2) == [0, 1, 2, 3]
+    assert gone.at(1_000 + LINGERS_MS - 1, 1, 2) == [0, 1, 2, 3]
+    assert gone.at(1_000 + LINGERS_MS, 1, 2) == [0, 2, 3]
+    assert gone.at(3_000 + LINGERS_MS, 1, 2) == [0, 3]
+
+
+def test_a_broker_that_goes_again_is_named_for_as_long_again() -> None:
+    gone = Gone()
+    assert gone.at(1_000, 1) == [0, 1, 2, 3]
+    assert gone.at(5_000) == [0, 1, 2, 3]
+    assert gone.at(8_000, 1) == [0, 1, 2, 3]
+    assert gone.at(8_000 + LINGERS_MS - 1, 1) == [0, 1, 2, 3]
+    assert gone.at(8_000 + LINGERS_MS, 1) == [0, 2, 3]
+
+
+def test_who_was_away_before_this_broker_came_is_not_named() -> None:
+    found = image(1)
+    lately = LatelyGone(Routes(0, lambda: found), lambda: 0)
+    lately.follow()
+    assert lately.listeners() == []
 
 
 def test_where_no_broker_is_there_nobody_leads_outside() -> None:
