@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,11 @@ def test_protobuf_is_read_by_the_text_that_the_registry_gives(
     assert consumed(bootstrap, registry, topic) == [{"line": {"count": 3}}]
 
 
+def subjects(registry: str) -> list[str]:
+    with urllib.request.urlopen(f"{registry}/subjects", timeout=30) as answer:
+        return list(json.load(answer))
+
+
 def test_another_registry_finds_the_schemas_in_the_topic_of_the_first(
     running: InProcessCluster, bootstrap: str, client: Any, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -184,4 +190,5 @@ def test_another_registry_finds_the_schemas_in_the_topic_of_the_first(
     with AdminClient(running.address) as admin:
         assert "kafkasql-journal" in admin.describe_topics()
     with apicurio(bootstrap, tmp_path / "log") as another:
+        eventually(lambda: f"{topic}-value" in subjects(another), "it to have read the topic")
         assert consumed(bootstrap, another, topic) == [{"city": "Bonn"}]
