@@ -37,7 +37,7 @@ from raylog.listener.arrivals import Arrivals
 from raylog.listener.broker_loggers import BrokerLoggers
 from raylog.listener.controller_link import TIMEOUT_MS, ControllerLink
 from raylog.listener.coordinator_search import CoordinatorSearch
-from raylog.listener.coordinators import GROUPS, TRANSACTIONS, Coordinators
+from raylog.listener.coordinators import GROUPS, TRANSACTIONS, CoordinatedTopic, Coordinators
 from raylog.listener.fan_out import FanOut
 from raylog.listener.fetch import Fetches
 from raylog.listener.fetch_sessions import SLOTS, FetchSessions
@@ -125,9 +125,7 @@ class Router:
             self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
         )
         fetches.readable, fetches.quota_of = self._guard.readable, self._quotas.of_fetch
-        self._groups, self._transactions = (
-            Coordinators(topic, self._routes, self._owners, self._arrivals) for topic in (GROUPS, TRANSACTIONS)
-        )
+        self._groups, self._transactions = map(self._coordinators, (GROUPS, TRANSACTIONS))
         self.server = self._server(fetches, ports, cluster_id, stages)
         self.server.on_read = budget.answers_read
         self._guard.protect(self.server)
@@ -180,6 +178,9 @@ class Router:
             **certificate_changes.handlers(self._link, self._routes, self._check_certificates),
         }
         return handlers if self._loggers is None else self._loggers.handlers(handlers)
+
+    def _coordinators(self, topic: CoordinatedTopic) -> Coordinators:
+        return Coordinators(topic, self._routes, self._owners, self._arrivals)
 
     def _scattered(self, spec: ApiSpec) -> Handler:
         return FanOut(spec, self._routes, self._owners, self._arrivals, self._moves.routed).handle
