@@ -390,7 +390,7 @@ def _up_on_nodes(
         ray_address=address,
         timeout_s=timeout_s,
     )
-    console = {name: state[name] for name in ("console",) if name in state}
+    console = state.get("console")
     messages_to_stderr()
     told = None
     while state["missing"] is not None and time.monotonic() < deadline:
@@ -398,7 +398,9 @@ def _up_on_nodes(
             told = state["missing"]
             notice(f"Waiting (up to {wait_s:g} s): {told}")
         time.sleep(0.2)
-        state = (arrangement() or state) | console
+        state = arrangement() or state
+    if console is not None:
+        state = {**state, "console": console}
     if as_json:
         print_json(state)
     else:
@@ -411,8 +413,8 @@ def _up_on_nodes(
             print_text(
                 f"Missing: {state['missing']}", "It goes on by itself; `raylog up --disks …` again tells how far it is."
             )
-        if console:
-            _print_console(state["console"])
+        if console is not None:
+            _print_console(console)
     if wait_s and state["missing"] is not None:
         raise typer.Exit(1)
 

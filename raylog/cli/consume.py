@@ -163,31 +163,30 @@ class _Printer:
 
     def _field(self, name: str, data: bytes | None) -> dict[str, Any]:
         """Of a document: the decoded value and its schema, or the data as ever."""
-        from raylog.schemas.decoding import Decoded, NotDecoded
+        found = self._decoded(data)
+        if found is None:
+            return dict(text_or_base64(name, data))
+        from raylog.schemas.decoding import NotDecoded
 
-        match self._decoded(data):
-            case Decoded() as found:
-                return {name: json.loads(found.text()), f"{name}_schema": {"id": found.schema_id, "type": found.kind}}
-            case NotDecoded(schema_id, reason):
-                return {**text_or_base64(name, data), f"{name}_schema": {"id": schema_id, "not_decoded": reason}}
-            case None:
-                return dict(text_or_base64(name, data))
+        if isinstance(found, NotDecoded):
+            schema = {"id": found.schema_id, "not_decoded": found.reason}
+            return {**text_or_base64(name, data), f"{name}_schema": schema}
+        return {name: json.loads(found.text()), f"{name}_schema": {"id": found.schema_id, "type": found.kind}}
 
     def _line(self, data: bytes | None) -> bytes | None:
         """JSON of what is decoded; hex, and a notice of the reason, of what can't be; else the data."""
-        from raylog.schemas.decoding import Decoded, NotDecoded
+        found = self._decoded(data)
+        if found is None or data is None:
+            return data
+        from raylog.schemas.decoding import NotDecoded
 
-        match self._decoded(data):
-            case Decoded() as found:
-                return found.text().encode()
-            case NotDecoded(schema_id, reason):
-                told = f"A message with schema {schema_id} is not decoded: {reason}"
-                if told != self._last_notice:
-                    notice(told)
-                    self._last_notice = told
-                return None if data is None else data.hex().encode()
-            case None:
-                return data
+        if not isinstance(found, NotDecoded):
+            return found.text().encode()
+        told = f"A message with schema {found.schema_id} is not decoded: {found.reason}"
+        if told != self._last_notice:
+            notice(told)
+            self._last_notice = told
+        return data.hex().encode()
 
     def _decoded(self, data: bytes | None) -> Decoded | NotDecoded | None:
         return None if data is None or self._reading is None else self._reading.decoded(data)
