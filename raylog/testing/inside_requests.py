@@ -35,6 +35,9 @@ PARKED_MS = 50.0
 FETCH_BYTES_MAX = 1 << 24
 CLUSTERS_DEFAULT = -1  # num.partitions, default.replication.factor
 
+# Refusals that end by themselves once replicas are back, and that appended nothing.
+_PASSING = (ErrorCode.not_leader_or_follower, ErrorCode.not_enough_replicas)
+
 _TOPIC_EXISTS = kafka_error(ErrorCode.topic_already_exists)
 
 
@@ -184,20 +187,21 @@ class InsideRequests:
 
     async def write(self, key: TopicPartition, batch: bytes, timeout_s: float) -> int:
         """Append a batch, acknowledged by all replicas in sync; the offset of its first record.
-        Waits for a leader.
+        Waits for a leader and for ``min.insync.replicas``, as a producer does.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         body = requests.produce({key: batch}, acks=-1, timeout_ms=TIMEOUT_MS)
         while True:
+            is_last_try = asyncio.get_running_loop().time() > deadline
             state = self.partition(*key)
             actor = self.image.actors.get(state.node_of(state.leader)) if state.leader >= 0 else None
             if actor is not None and actor.alive:
                 result = (await self._ask(actor.endpoint, body)).responses[0].partition_responses[0]
                 if result.error_code is ErrorCode.none:
                     return int(result.base_offset)
-                if result.error_code is not ErrorCode.not_leader_or_follower:
+                if is_last_try or result.error_code not in _PASSING:
                     _raise(result.error_code, result.error_message)
-            if asyncio.get_running_loop().time() > deadline:
+            if is_last_try:
                 raise ClientTimeoutError(
                     f"{key.topic}-{key.partition} has no leader after {timeout_s:g} s: is its disk full?"
                 )
