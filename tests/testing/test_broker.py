@@ -468,14 +468,6 @@ def test_a_crashed_leader_is_followed_by_another(three: Kafka) -> None:
     assert values(three) == [b"%d" % number for number in range(100)]
 
 
-def test_write_waits_for_the_crashed_replica_as_a_producer_does() -> None:
-    with raylog.testing.broker(topics={"t": 1}, brokers=2, configs={"min.insync.replicas": 2}) as two:
-        for number in range(5):
-            two.crash_leader("t")
-            two.write("t", b"%d" % number)
-        assert values(two) == [b"%d" % number for number in range(5)]
-
-
 def test_a_full_disk_refuses_writes_serves_reads_and_is_freed(kafka: Kafka, ask: Callable[[Any], Any]) -> None:
     assert produced(ask, b"a") is ErrorCode.none
     with kafka.fill_disk():
