@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 BROKERS = 3
 TOPICS, GROUPS, TOPICS_OF_A_GROUP = 1_000, 10, 100
 RECORDS = 100
-WINDOW_S = 6.0
+WINDOW_S = 20.0  # a whole number of the periods for which the console keeps its answers
 SECONDS_MAX, SHARE_MAX = 1.0, 0.01
 BESIDE, LISTENERS, NONE = "beside the cluster", "at the listeners", "no console"
 PAGES = {

@@ -49,6 +49,7 @@ ROUNDS = 3
 COMMITTED = ((1, 1), (100, 1), (1, 12), (100, 12))  # records, partitions
 SMALL = 100
 TRANSACTIONS = 60
+WARM_UP = 1_000  # transactions
 LARGE = 1_000
 PRODUCED = 250_000
 PRODUCED_BY_OTHERS = 50_000
@@ -102,6 +103,7 @@ class Script:
     # -------------------------------------------------------------- commit
 
     def commit(self) -> None:
+        self._warm_up()
         for records, partitions in COMMITTED:
             topic = f"commit-{records}-{partitions}"
             self._create(topic, partitions)
@@ -117,6 +119,12 @@ class Script:
                     self.bench.record(f"{case}: {what}, p50", name, medians, unit="ms")
                     every = Measurement("ms", [each for taken in rounds for each in taken[what]])
                     self.bench.record(f"{case}: {what}, p99", name, [every.percentile(99)], unit="ms")
+
+    def _warm_up(self) -> None:
+        """Without it the first cases meet a JVM that still compiles: its commits take twice as long then."""
+        self._create("warm", 12)
+        for bootstrap in self.bootstraps.values():
+            Commits(transactional(bootstrap, **{"linger.ms": 0}), "warm", list(range(12))).run(self._share(WARM_UP))
 
     def _taken(self, case: str, sides: Mapping[str, Commits]) -> dict[str, list[Taken]]:
         """What each side took in each round."""
