@@ -18,6 +18,10 @@ request. A host that has lost its Broker closes the connections that need grants
 Connections that have moved count toward ``max.connections``. They outlive the Broker: when it dies
 the host continues to serve them. A request that the host doesn't serve then ends the connection, as
 the death of its broker would have.
+
+A host may stand still, and its clients would wait with it. So the Broker keeps a descriptor of each
+connection that has moved, and ends the connection when the controller declares the host dead: the
+client connects again, and finds who leads now.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -63,14 +69,27 @@ class _Route:
         self.grants = grants
 
 
+@dataclass(frozen=True, slots=True)
+class _Away:
+    """A connection that has moved: the address of its client, and a descriptor of its own."""
+
+    client_host: str
+    sock: socket.socket
+
+    def end(self) -> None:
+        """Have both sides see its end, though the host has a descriptor of it, too."""
+        with suppress(OSError):  # it has ended already
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
 class _Host:
-    """The channel to one host, once it is open, and the connections that have moved there: the
-    address of each one's client, by its number.
+    """The channel to one host, once it is open, and the connections that have moved there, by their
+    numbers.
     """
 
     def __init__(self) -> None:
         self.channel: Channel | None = None
-        self.there: dict[int, str] = {}
+        self.there: dict[int, _Away] = {}
 
 
 def _nobody(_: Request) -> bool:
@@ -132,20 +151,22 @@ class ConnectionMoves:
 
     def revoke(self) -> None:
         """The authorizer may decide otherwise from now on, or other clients have quotas. A host that
-        can't be told loses its channel, and closes what it was granted.
+        can't be told loses its channel, and the connections that it has.
         """
         self._edition += 1
         for owner, host in list(self._hosts.items()):
             if host.channel is not None and not host.channel.send(Revoked()):
-                self._close(owner)
+                self._lose(owner)
 
     def keep(self, living: Collection[Owner]) -> None:
-        """Close the channels to all other processes."""
+        """Close the channels to all other processes, and end the connections that these have."""
         for owner in [owner for owner in self._hosts if owner not in living]:
-            self._close(owner)
+            self._lose(owner)
 
     def close(self) -> None:
-        self.keep(())
+        """Close all channels. The hosts keep their connections."""
+        for owner in list(self._hosts):
+            self._close(owner)
 
     # ------------------------------------------------------------------ channels
 
@@ -162,19 +183,30 @@ class ConnectionMoves:
             except OSError as failure:  # retried when the host has a new process
                 logger.info("connections cannot move to node %d: %s", owner.node_id, failure)
                 return
-            host.channel = Channel(sock, partial(self._heard, host), partial(self._close, owner))
+            host.channel = Channel(sock, partial(self._heard, host), partial(self._lose, owner))
 
         self._owners.call(owner, OpenDoor(), opened, timeout_ms=OPEN_TIMEOUT_MS)
+
+    def _lose(self, owner: Owner) -> None:
+        """The host is dead or stands still: its clients shall not wait for it."""
+        for away in self._hosts[owner].there.values() if owner in self._hosts else ():
+            away.end()
+        self._close(owner)
 
     def _close(self, owner: Owner) -> None:
         host = self._hosts.pop(owner, None)
         if host is None:
             return
-        self.server.connections_elsewhere -= len(host.there)
-        for client_host in host.there.values():
-            self.server.leave_host(client_host)
+        for number in list(host.there):
+            self._forget(host, number)
         if host.channel is not None:
             host.channel.close()
+
+    def _forget(self, host: _Host, number: int) -> None:
+        away = host.there.pop(number)
+        away.sock.close()
+        self.server.leave_host(away.client_host)
+        self.server.connections_elsewhere -= 1
 
     # ------------------------------------------------------------------ connections
 
@@ -190,10 +222,10 @@ class ConnectionMoves:
             None if route.grants is None else tuple(route.grants),
             connection.client_software,
         )
-        with sock:
-            if route.edition != self._edition or host.channel is None or not host.channel.send(moved, sock):
-                return False
-        host.there[moved.number] = connection.host
+        if route.edition != self._edition or host.channel is None or not host.channel.send(moved, sock):
+            sock.close()
+            return False
+        host.there[moved.number] = _Away(connection.host, sock)
         self.server.connections_elsewhere += 1
         self.server.connections_of_host[connection.host] += 1
         return True
@@ -201,8 +233,7 @@ class ConnectionMoves:
     def _heard(self, host: _Host, message: Message, sock: socket.socket | None) -> None:
         assert not isinstance(message, Revoked), "a host doesn't decide about grants"
         if message.number in host.there:
-            self.server.leave_host(host.there.pop(message.number))
-            self.server.connections_elsewhere -= 1
+            self._forget(host, message.number)
         if isinstance(message, Moved):
             assert sock is not None
             self.server.adopt(sock, message.pending, partial(_prepare, message))

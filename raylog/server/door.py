@@ -244,6 +244,7 @@ class _DoorConnection(ServerConnection):
         self._moved: Moved
         self._grants: tuple[Grant, ...] | None = None
         self._is_revoked = False
+        self._has_returned = False
 
     def came_by(self, channel: Channel, moved: Moved) -> None:
         self._channel = channel
@@ -374,9 +375,14 @@ class _DoorConnection(ServerConnection):
         def hand_over(sock: socket.socket, pending: bytes) -> bool:
             back = replace(self._moved, pending=pending, came_back=came_back)
             with sock:
-                return self._channel.send(back, sock)
+                self._has_returned = self._channel.send(back, sock)
+            return self._has_returned
 
         self.leave(hand_over, pending=_size(len(frame)) + frame)
 
     def _say_ended(self) -> None:
-        self._channel.send(Ended(self._moved.number))  # which means nothing after its return
+        """The Broker has a descriptor of the socket, too, so that closing this one ends nothing."""
+        if self._has_returned:
+            return
+        self.end_both_ways()
+        self._channel.send(Ended(self._moved.number))

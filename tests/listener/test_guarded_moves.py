@@ -256,7 +256,7 @@ def test_an_authorizer_that_comes_while_the_broker_is_away_lets_nobody_go_on() -
         found = moves(site)
 
         async def lose_the_broker() -> None:
-            found.keep(())
+            found.close()
 
         site.running.run(lose_the_broker())
         for _ in range(3):

@@ -446,3 +446,44 @@ def test_the_death_of_its_host_ends_it_and_that_of_its_broker_does_not(
         write(one, topic)
     running.await_true(lambda: node_id(0, BROKER_SLOT) in running.controller.live_nodes())
     eventually(lambda: listener(running, 0) is not None, "the Broker is back")
+
+
+def test_the_clients_of_a_host_that_stands_still_are_sent_away_once_it_is_declared_dead(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one, other = new_topic((0, 1)), client(), client()
+    settle(running, one, topic)
+    moves = router(running)._moves
+
+    async def declare_dead() -> None:
+        """What the Broker hears of a host whose process goes on."""
+        moves.keep(())
+
+    running.run(declare_dead())
+    with pytest.raises(DisconnectedError):
+        write(one, topic)
+    assert elsewhere(running) == 0
+    eventually(lambda: not at_doors(running), "the host to see the end, too")
+    settle(running, other, topic)
+
+
+def test_a_client_sees_its_end_at_a_door_although_the_broker_has_a_descriptor_of_it(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((0, 1)), client()
+    settle(running, one, topic)
+    (there,), moves = at_doors(running), router(running)._moves
+    ((host,),) = ([each for each in moves._hosts.values() if each.there],)
+
+    async def end_unheard() -> None:
+        host.channel.close()
+        there.close()
+
+    running.run(end_unheard())
+    with pytest.raises(DisconnectedError):
+        write(one, topic)
+    running.run(closed(moves))
+
+
+async def closed(moves: Any) -> None:
+    moves.close()
