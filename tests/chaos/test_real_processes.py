@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 from process_faults import (
     Condition,
@@ -24,11 +25,13 @@ from process_faults import (
     stop_controller,
     stop_follower,
     stop_leader,
+    stopped,
 )
 from ray_clusters import eventually
 
 import raylog
 from raylog import NewTopic
+from raylog.listener.moves import PATIENCE
 from raylog.records.batch import batches
 from raylog.testing.verifiable_load import VerifiableLoad
 from raylog.types import TopicPartition
@@ -94,6 +97,32 @@ def test_a_process_that_fell_silent_and_wakes_up_costs_nothing_that_was_acknowle
         acknowledges(load, target, 2_000, 15_000)
         strike(target, hold)
         acknowledges(load, target, 5_000, 15_000)
+
+
+def test_a_kafka_client_does_not_wait_for_the_silent_process_that_its_connection_has_moved_to(target: Target) -> None:
+    topic = "still"
+    with target.nodes.cluster.admin() as admin:
+        admin.create_topics([NewTopic(topic, 1, 3, configs={"min.insync.replicas": "2"})])
+    alone = Target(target.nodes, topic, target.dice, target.faults)
+    eventually(alone.is_whole, "all replicas in sync")
+    patient = {"socket.timeout.ms": 300_000, "message.timeout.ms": 300_000, "request.timeout.ms": 300_000}
+    client = confluent_kafka.Producer(
+        {"bootstrap.servers": target.nodes.cluster.bootstrap_servers(), "acks": "all", "linger.ms": 0, **patient}
+    )
+
+    def write(value: bytes) -> None:
+        client.produce(topic, value)
+        assert client.flush(60) == 0, f"{value!r} was not acknowledged"
+
+    for number in range(4 * PATIENCE):  # one by one, so that its connection moves to the process that leads
+        write(b"%d" % number)
+    with stopped(alone, alone.leaders):
+        write(b"while it stands still")
+    write(b"afterwards")
+    with target.nodes.cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        found = [record.value for record in consumer.consume(4 * PATIENCE + 2, timeout=60)]
+    assert found == [b"%d" % number for number in range(4 * PATIENCE)] + [b"while it stands still", b"afterwards"]
 
 
 @pytest.fixture
