@@ -182,6 +182,11 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         found = (each.coordinator for each in self._partitions.values() if self._leads(each))
         return [coordinator.machine for coordinator in found if coordinator is not None]
 
+    def coordinates(self, number: int) -> bool:
+        """Whether this process coordinates that partition now."""
+        partition = self._partitions.get(number)
+        return partition is not None and self._leads(partition)
+
     # ------------------------------------------------------------------ the controller
 
     def hear(self, frame: FromController) -> None:

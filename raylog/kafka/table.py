@@ -392,6 +392,8 @@ OF_CONTROLLER, OF_GROUPS, OF_TRANSACTIONS = map(
 """Those that a Broker passes on in one way each: split by partition, as they are, and split by
 group or by transactional id. Without those that are spoken inside only.
 """
+IN_TRANSACTIONS = (ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN)
+"""Those that clients send to a coordinator in each transaction."""
 
 
 # ------------------------------------------------------------------ what servers serve

@@ -14,6 +14,9 @@ coordinator does not know which partitions exist.
 
 The request's context carries the client's host and id, which describe members. The coordinator
 does not notice when a client disconnects: as in Kafka, the member leaves by its session timeout.
+
+A connection on which a client only asks about its transactions may move to the process that
+coordinates them (``raylog.listener.moves``).
 """
 
 from __future__ import annotations
@@ -72,13 +75,21 @@ TRANSACTIONS = CoordinatedTopic(TRANSACTIONS_TOPIC, table.OF_TRANSACTIONS, _tran
 
 
 class Coordinators:
-    """Those of one topic."""
+    """Those of one topic. ``coordinated`` is called before a request in a transaction is passed on."""
 
-    def __init__(self, topic: CoordinatedTopic, routes: Routes, owners: Owners, arrivals: Arrivals) -> None:
+    def __init__(
+        self,
+        topic: CoordinatedTopic,
+        routes: Routes,
+        owners: Owners,
+        arrivals: Arrivals,
+        coordinated: Callable[[Request, Owner], None],
+    ) -> None:
         self._topic = topic
         self._arrivals = arrivals
         self._routes = routes
         self._owners = owners
+        self._coordinated = coordinated
 
     def handlers(self) -> dict[ApiSpec, Handler]:
         return {spec: self._list(spec) if spec in LISTED else self.handler(spec) for spec in self._topic.apis}
@@ -148,6 +159,8 @@ class Coordinators:
         def replied(reply: Any, error: Exception | None) -> None:
             request.reply(finish(_turned_away(spec, version, body) if error is not None else reply))
 
+        if spec in table.IN_TRANSACTIONS:
+            self._coordinated(request, owner)
         self.ask(spec, owner, body, request, replied)
 
     def _known(self, spec: ApiSpec, body: Any, version: int) -> tuple[Any, Callable[[Any], Any]]:

@@ -1,10 +1,11 @@
 """Moves connections from the listener to a host of this broker, and takes them back.
 
-A Broker passes each Produce and Fetch on to the process that leads the partition: two processes see
-every request. A connection whose requests all go to the same host needs only that one, so after
-some of them (``PATIENCE``) it moves there (``raylog.server.door``). It comes back with the first
-request that the host doesn't serve. Each return makes the Broker wait sixteen times longer before
-it moves that connection again, unless the host served it for long.
+A Broker passes each Produce and Fetch on to the process that leads the partition, and what a client
+asks in a transaction to the process that coordinates it: two processes see every request. A
+connection whose requests all go to the same host needs only that one, so after some of them
+(``PATIENCE``) it moves there (``raylog.server.door``). It comes back with the first request that the
+host doesn't serve. Each return makes the Broker wait sixteen times longer before it moves that
+connection again, unless the host served it for long.
 
 A connection with TLS stays at the listener, because its keys are in this process, and so does one
 whose client has a quota, which this process counts. When quotas change, each connection comes back
@@ -13,7 +14,8 @@ with its next request.
 Hosts ask no authorizer. Where there is one, a connection takes along what it has been allowed on its
 way there (``Grant``), and comes back with the first request for anything else. When the authorizer
 may decide otherwise, all that was granted is revoked, and each connection comes back with its next
-request. A host that has lost its Broker closes the connections that need grants.
+request. A host that has lost its Broker closes the connections that need grants. Requests to a
+coordinator are not granted: where an authorizer is asked about them, their connection stays.
 
 Connections that have moved count toward ``max.connections``. They outlive the Broker: when it dies
 the host continues to serve them. A request that the host doesn't serve then ends the connection, as
@@ -122,7 +124,28 @@ class ConnectionMoves:
         """
         if self.are_held or self._holds(request.context):
             return
-        connection = request.connection
+        route = self._continued(request.connection, owner)
+        if route is None:
+            self._begin(request.connection, owner, {_grant(request, asked)} if self.is_judged(request) else None)
+            return
+        if route.grants is not None:
+            route.grants.add(_grant(request, asked))
+            if len(route.grants) > GRANTS_MAX:
+                return
+        self._move_when_due(request.connection, route)
+
+    def coordinated(self, request: Request, owner: Owner) -> None:
+        """Count a request to the process that coordinates its transaction, in the same way."""
+        if self.are_held or self._holds(request.context) or self.is_judged(request):
+            return
+        route = self._continued(request.connection, owner)
+        if route is None:
+            self._begin(request.connection, owner, None)
+        else:
+            self._move_when_due(request.connection, route)
+
+    def _continued(self, connection: ServerConnection, owner: Owner) -> _Route | None:
+        """The connection's route with one request more; None if another one begins."""
         route: _Route | None = connection.route
         if (
             route is None
@@ -130,19 +153,20 @@ class ConnectionMoves:
             or route.owner != owner
             or route.edition != self._edition
         ):
-            grants = {_grant(request, asked)} if self.is_judged(request) else None
-            connection.route = _Route(owner, connection.requests, self._edition, grants)
-            return
+            return None
         route.last += 1
         route.count += 1
-        if route.grants is not None:
-            route.grants.add(_grant(request, asked))
-            if len(route.grants) > GRANTS_MAX:
-                return
+        return route
+
+    def _begin(self, connection: ServerConnection, owner: Owner, grants: set[Grant] | None) -> None:
+        connection.route = _Route(owner, connection.requests, self._edition, grants)
+
+    def _move_when_due(self, connection: ServerConnection, route: _Route) -> None:
         if route.count < PATIENCE << 4 * min(connection.came_back, RETURNS_COUNTED_MAX) or connection.is_leaving:
             return
         if not connection.may_leave:
             return
+        owner = route.owner
         host = self._hosts.get(owner)
         if host is None:
             self._open(owner)

@@ -180,7 +180,7 @@ class Router:
         return handlers if self._loggers is None else self._loggers.handlers(handlers)
 
     def _coordinators(self, topic: CoordinatedTopic) -> Coordinators:
-        return Coordinators(topic, self._routes, self._owners, self._arrivals)
+        return Coordinators(topic, self._routes, self._owners, self._arrivals, self._moves.coordinated)
 
     def _scattered(self, spec: ApiSpec) -> Handler:
         return FanOut(spec, self._routes, self._owners, self._arrivals, self._moves.routed).handle

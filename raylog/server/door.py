@@ -1,11 +1,12 @@
 """The door of a host: connections of Kafka clients that a Broker accepted and that ask for what
-this process leads.
+this process leads or coordinates.
 
 The Broker moves a connection here once its requests are for one partition each and this process
-leads them (``raylog.listener.moves``). Here such a request needs one process instead of two, and
-where its bytes are usual ones, no decoding (``usual_requests``). Whatever else the client asks is
-not served here: the connection goes back, with that request in hand. So the door knows no API but
-the usual form of two, holds no metadata, and refuses nobody.
+leads them, or in transactions that this process coordinates (``raylog.listener.moves``). Here such a
+request needs one process instead of two, and where a Produce or a Fetch has the usual bytes, no
+decoding (``usual_requests``). Whatever else the client asks is not served here: the connection goes
+back, with that request in hand. So the door knows the usual form of two APIs, and asks the host's
+coordinators about three (``Coordinating``). It holds no metadata, and refuses nobody.
 
 A request is turned back when it is not usual, when this process doesn't lead its partition now, or
 when clients leave so much unread that a Fetch has to wait for room, which the Broker sees to. An
@@ -28,7 +29,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from raylog.errors import ClusterError
 from raylog.kafka.chain import Stage
 from raylog.kafka.context import EXTERNAL
-from raylog.kafka.table import FETCH, PRODUCE
+from raylog.kafka.table import FETCH, IN_TRANSACTIONS, PRODUCE
 from raylog.listener.raw_forward import is_transactional
 from raylog.replication.context import HostConfig
 from raylog.replication.events import FetchPartitionResult, FetchReply, ProducePartitionResult, ProduceReply
@@ -36,7 +37,7 @@ from raylog.server.request_logs import RequestLogs
 from raylog.server.usual_requests import HEADER_BYTES, UsualFetch, UsualProduce, usual_fetch, usual_produce
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, slot_of
 from raylog.wire import private
-from raylog.wire.frames import RequestHeader, decode_request_header
+from raylog.wire.frames import Entity, RequestHeader, decode_request_body, decode_request_header
 from raylog.wire.framing import LARGE_FRAME_BYTES, Buffer
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import LISTENER_LIMITS, idle_limit
@@ -44,9 +45,11 @@ from raylog.wire.moved_connections import Channel, ChannelListener, Ended, Grant
 from raylog.wire.request import Request
 from raylog.wire.server import Server
 from raylog.wire.server_connection import ServerConnection
+from raylog.wire.server_counts import VERSION_BITS
 
 logger = logging.getLogger("raylog.replica")
 
+SERVED: Final = (PRODUCE, FETCH, *IN_TRANSACTIONS)
 LONG_STAY: Final = 4_096
 """A connection that was served so often before it goes back was right to come."""
 KNOWN_MAX: Final = 1_024
@@ -82,13 +85,18 @@ class Host(Protocol):
     def fetch_usual(self, request: Request, usual: UsualFetch, offset: int) -> None: ...
 
 
+Coordinating = Callable[[RequestHeader, Entity], Callable[[Request], None] | None]
+"""Finds what serves a request in a transaction; None if it is not for this process."""
+
+
 class Door:
     """``node_id`` is the host's own. ``stages`` run before every handler, as at the listener that a
     client came in by.
     """
 
-    def __init__(self, host: Host, node_id: int, stages: Sequence[Stage] = ()) -> None:
+    def __init__(self, host: Host, node_id: int, coordinating: Coordinating, stages: Sequence[Stage] = ()) -> None:
         self.host = host
+        self.coordinating = coordinating
         self._broker = broker_of(node_id)
         self._listener: ChannelListener | None = None
         self._channels: set[Channel] = set()
@@ -96,13 +104,13 @@ class Door:
         self._request_logs = RequestLogs()
         self._needs_broker = False  # it asks the authorizer
         self.server = Server(
-            dict.fromkeys((PRODUCE.key, FETCH.key), _not_by_the_table),
+            dict.fromkeys((spec.key for spec in SERVED), _not_by_the_table),
             connection=partial(_DoorConnection, self),
             ordered=True,
             borrows_records=True,
             undecoded=(PRODUCE.key, FETCH.key),
             ignores_trailing_bytes=True,
-            versions={PRODUCE.key: PRODUCE.versions, FETCH.key: FETCH.versions},
+            versions={spec.key: spec.versions for spec in SERVED},
             limits=LISTENER_LIMITS,
             listener=EXTERNAL,
             stages=stages,
@@ -331,7 +339,19 @@ class _DoorConnection(ServerConnection):
         if header.api_key == FETCH.key:
             self._fetches.add(self._granted(usual_fetch(data, header, position, self._door.host.led)))
             return self._fetched_again(data)
-        return False
+        return self._coordinated(data, header, position)
+
+    def _coordinated(self, data: memoryview | bytes, header: RequestHeader, position: int) -> bool:
+        """Whether it is in a transaction that this process coordinates: then it is served."""
+        if self._grants is not None:
+            return False
+        body = decode_request_body(data, header, position, ignore_rest=True)
+        handler = self._door.coordinating(header, body)
+        if handler is None:
+            return False
+        self.counted[header.api_key << VERSION_BITS | header.version] += 1
+        self._dispatch(handler, header, body, len(data))
+        return True
 
     def _granted(self, usual: Usual | None) -> Usual | None:
         """None for what the Broker has not allowed."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from raylog.control.session import FromController, ImageChanged
 from raylog.coordination.runtime import CoordinatorRuntime, Replicas
 from raylog.groups.context import GroupConfig
+from raylog.kafka import table
 from raylog.kafka.spec import ApiSpec
 from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from raylog.replication.leaderships import Leadership
@@ -20,7 +21,8 @@ from raylog.server.transaction_questions import TransactionQuestions
 from raylog.transactions.context import TransactionConfig
 from raylog.transactions.machine import TransactionKind
 from raylog.transactions.records import TransactionRecord
-from raylog.transactions.requests import TransactionReply, TransactionRequest
+from raylog.transactions.requests import AddPartitions, TransactionReply, TransactionRequest
+from raylog.wire.frames import Entity, RequestHeader
 from raylog.wire.request import Request
 
 COORDINATED_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
@@ -28,7 +30,9 @@ TransactionRuntime = CoordinatorRuntime[TransactionRequest, TransactionReply, Tr
 
 
 class HostedCoordinators:
-    """``handlers`` and ``private_handlers`` go into the server's table; the rest is what the process hears."""
+    """``handlers`` and ``private_handlers`` go into the server's table, ``coordinating`` serves its
+    door; the rest is what the process hears.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,9 @@ class HostedCoordinators:
         self.transaction_counts = kind.counts
         self.transactions: TransactionRuntime = CoordinatorRuntime(kind, replicas, LoopClock(), others=questions.ask)
         self._questions = questions
+        self._in_transactions = {
+            api.spec.key: (api, self._handler(api)) for api in APIS if api.spec in table.IN_TRANSACTIONS
+        }
 
     def handlers(self) -> dict[ApiSpec, Callable[[Request], None]]:
         return self.groups.handlers() | {api.spec: self._handler(api) for api in APIS}
@@ -60,6 +67,24 @@ class HostedCoordinators:
         return gathering(
             self.transactions, lambda request: api.to_requests(request.body, request.version), api.to_entity
         )
+
+    def coordinating(self, header: RequestHeader, body: Entity) -> Callable[[Request], None] | None:
+        """What serves a client's request in a transaction, if this process coordinates the transaction
+        now and the partitions that the request names exist; None if not.
+        """
+        found = self._in_transactions.get(header.api_key)
+        if found is None:
+            return None
+        api, handler = found
+        split = api.spec.groups
+        if split is not None and header.version >= split.first_version:
+            return None
+        (asked,) = api.to_requests(body, header.version)
+        number = self.transactions.kind.partition_of(asked)
+        if number is None or not self.transactions.coordinates(number):
+            return None
+        is_known = not isinstance(asked, AddPartitions) or self._questions.are_there(asked.partitions)
+        return handler if is_known else None
 
     def hear(self, frame: FromController) -> None:
         """The controller says something; some of it concerns coordinators."""

@@ -167,7 +167,7 @@ class ReplicaServer:
         self._stopping = False
         self._hosted = HostedCoordinators(self, self._questions(), self._want_leave, groups=groups)
         self._session = self._session_client()
-        self.door = Door(self, spec.node_id, stages)
+        self.door = Door(self, spec.node_id, self._hosted.coordinating, stages)
         self._spans = Spans(self._identity, self._names.name_of)
         self._metrics = metrics_of_host(
             spec.node_id, self._servers, lambda: self._host, self._hosted, self._spans.counts

@@ -10,7 +10,7 @@ asks again. Markers that are asked for in one turn of the loop go to each leader
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -84,6 +84,12 @@ class TransactionQuestions:
         if self._copy.fold(frame):
             actors = self._image().actors.items()
             self._owners.keep({Owner(node, each.incarnation, each.endpoint) for node, each in actors if each.alive})
+
+    def are_there(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether these partitions exist, as far as this process knows."""
+        image = self._image()
+        topics = ((image.topic_named(each.topic), each.partition) for each in partitions)
+        return all(topic is not None and number in topic.partitions for topic, number in topics)
 
     def ask(self, question: OutsideQuestion, then: Then) -> None:
         """Have a question answered; ``then`` is called once, unless the process ends."""

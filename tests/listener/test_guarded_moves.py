@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from acl_cases import OF_TOPIC, TOPIC, TRANSACTION, topic, transaction
+from acl_cases import OF_TOPIC, OF_TRANSACTION, TOPIC, TRANSACTION, topic, transaction
 from authorized import Clients, authorized_cluster, set_configs
 from kio.schema.errors import ErrorCode
-from outside import Client, fetch, parts, produce
+from outside import Client, fetch, parts, produce, request
 from raw_requests import batch, eventually
 
 from raylog.client.admin.admin import NewTopic
@@ -246,6 +246,40 @@ def test_a_super_user_moves_without_grants_and_is_asked_about_when_it_is_none_an
     assert read(one) is ErrorCode.none and at_doors(site), "it may do everything"
     set_configs(site.running, super_users="User:somebody")
     eventually(lambda: write(one) is OF_TOPIC, "the Broker asks the authorizer")
+
+
+def end(client: Client) -> ErrorCode:
+    """Of a transaction that nobody has begun."""
+    asked = request(26, 4, transactional_id=TRANSACTION, producer_id=1, producer_epoch=0, committed=True)
+    return ErrorCode(client.ask(asked).error_code)
+
+
+def test_who_asks_a_coordinator_stays_where_an_authorizer_is_asked(site: Clients, client: Callable[[], Client]) -> None:
+    site.grant(transaction(Operation.WRITE))
+    one = client()
+    for _ in range(3 * PATIENCE):
+        assert end(one) is ErrorCode.invalid_producer_id_mapping
+    assert not at_doors(site)
+
+
+def test_a_super_users_connection_to_a_coordinator_moves_until_it_is_one_no_more(
+    site: Clients, client: Callable[[], Client]
+) -> None:
+    site.grant()
+    set_configs(site.running, super_users="User:ANONYMOUS")
+    one = client()
+    eventually(lambda: end(one) is ErrorCode.invalid_producer_id_mapping and at_doors(site), "the connection to move")
+    set_configs(site.running, super_users="User:somebody")
+    eventually(lambda: end(one) is OF_TRANSACTION, "the Broker asks the authorizer")
+    assert not at_doors(site)
+
+
+def test_a_grant_to_write_is_none_to_end_a_transaction(site: Clients, client: Callable[[], Client]) -> None:
+    site.grant(MAY_WRITE)
+    one = client()
+    settle(site, one)
+    assert end(one) is OF_TRANSACTION
+    assert not at_doors(site)
 
 
 def test_an_authorizer_that_comes_while_the_broker_is_away_lets_nobody_go_on() -> None:
