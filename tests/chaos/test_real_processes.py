@@ -32,6 +32,7 @@ from ray_clusters import eventually
 import raylog
 from raylog import NewTopic
 from raylog.listener.moves import PATIENCE
+from raylog.offsets_topic import TRANSACTIONS_TOPIC, partition_for
 from raylog.records.batch import batches
 from raylog.testing.verifiable_load import VerifiableLoad
 from raylog.types import TopicPartition
@@ -105,9 +106,10 @@ def test_a_kafka_client_does_not_wait_for_the_silent_process_that_its_connection
         admin.create_topics([NewTopic(topic, 1, 3, configs={"min.insync.replicas": "2"})])
     alone = Target(target.nodes, topic, target.dice, target.faults)
     eventually(alone.is_whole, "all replicas in sync")
-    patient = {"socket.timeout.ms": 300_000, "message.timeout.ms": 300_000, "request.timeout.ms": 300_000}
+    patient = {"socket.timeout.ms": 300_000, "message.timeout.ms": 300_000}
+    servers = target.nodes.cluster.bootstrap_servers()
     client = confluent_kafka.Producer(
-        {"bootstrap.servers": target.nodes.cluster.bootstrap_servers(), "acks": "all", "linger.ms": 0, **patient}
+        {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0, **patient}
     )
 
     def write(value: bytes) -> None:
@@ -123,6 +125,37 @@ def test_a_kafka_client_does_not_wait_for_the_silent_process_that_its_connection
         consumer.assign([(topic, 0)])
         found = [record.value for record in consumer.consume(4 * PATIENCE + 2, timeout=60)]
     assert found == [b"%d" % number for number in range(4 * PATIENCE)] + [b"while it stands still", b"afterwards"]
+
+
+def test_a_transactional_producer_goes_on_while_its_coordinator_stands_still(target: Target) -> None:
+    """Its connection to the coordinator has moved there, too."""
+    topic, transactional_id = "in-transactions", "goes-on"
+    with target.nodes.cluster.admin() as admin:
+        admin.create_topics([NewTopic(topic, 1, 3, configs={"min.insync.replicas": "2"})])
+    patient = {"socket.timeout.ms": 300_000, "message.timeout.ms": 300_000, "transaction.timeout.ms": 300_000}
+    servers = target.nodes.cluster.bootstrap_servers()
+    client = confluent_kafka.Producer(
+        {"bootstrap.servers": servers, "transactional.id": transactional_id, "linger.ms": 0, **patient}
+    )
+    client.init_transactions(60)
+
+    def commit(*values: bytes) -> None:
+        client.begin_transaction()
+        for value in values:
+            client.produce(topic, value)
+        client.commit_transaction(60)
+
+    for number in range(4 * PATIENCE):
+        commit(b"%d" % number)
+    coordinated = Target(target.nodes, TRANSACTIONS_TOPIC, target.dice, target.faults)
+    number = partition_for(transactional_id)
+    with stopped(target, lambda status: [each for each in coordinated.leaders(status) if each.partition == number]):
+        commit(b"while", b"it stands still")
+    commit(b"afterwards")
+    with target.nodes.cluster.consumer(auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+        consumer.assign([(topic, 0)])
+        found = [record.value for record in consumer.consume(4 * PATIENCE + 3, timeout=60)]
+    assert found == [b"%d" % each for each in range(4 * PATIENCE)] + [b"while", b"it stands still", b"afterwards"]
 
 
 @pytest.fixture
