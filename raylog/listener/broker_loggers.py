@@ -4,8 +4,9 @@ its processes is a config, and the value is its level.
 A broker's loggers are asked of that broker alone: DescribeConfigs and IncrementalAlterConfigs are
 answered here for them, and the other resources of the same request go on to whoever answers those.
 Loggers are those that any process of the broker has: the Broker, the processes that hold its
-replicas, and the active controller while it is the broker's. A level that is set reaches all of them
-before it is answered. Processes that begin later are told when the image names them.
+replicas, and its controller (``own_controller``), active or standby. A level that is set reaches all
+of them before it is answered. Processes that begin later are told: those that hold replicas when the
+image names them, and a controller when its predecessor's connection has ended.
 
 The levels are kept nowhere, and end with this Broker's process: the next one tells the processes that
 it finds that nothing is set.
@@ -26,7 +27,7 @@ from raylog.errors import ConfigError, RaylogError, code_of, kafka_error
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal, refused_item
 from raylog.kafka.spec import ApiSpec
-from raylog.listener.controller_link import ControllerLink
+from raylog.listener.own_controller import OwnController
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.routes import Routes
 from raylog.metadata.configuration.config_requests import ConfigOperation, ResourceType
@@ -35,7 +36,7 @@ from raylog.refusals import InvalidRequest
 from raylog.server.apis.api import answer
 from raylog.server.apis.entities import NO_DELAY, build
 from raylog.server.logger_levels import LEVELS, OF_PROCESS, ROOT, LoggerLevels, least
-from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
+from raylog.types import CONTROLLER_SLOT, node_id
 from raylog.wire.handshake import Peer
 from raylog.wire.internal_tls import Secret
 from raylog.wire.private_watching import LoggerLevelsSet, SetLoggerLevels
@@ -50,8 +51,7 @@ SPECS: Final = (table.DESCRIBE_CONFIGS, table.ALTER_CONFIGS, table.INCREMENTAL_A
 
 
 class BrokerLoggers:
-    """``controller`` returns the active controller's broker and address. ``own``: those of this
-    process.
+    """``controller`` is this broker's. ``own``: the levels of this process.
 
     Invariant: while a process is behind, something is under way that tells it.
     """
@@ -64,7 +64,7 @@ class BrokerLoggers:
         secret: Secret,
         cluster_id: str,
         image: Callable[[], MetadataImage],
-        controller: Callable[[], tuple[int, Endpoint] | None],
+        controller: OwnController,
         own: LoggerLevels = OF_PROCESS,
     ) -> None:
         self._broker_id = broker_id
@@ -72,13 +72,12 @@ class BrokerLoggers:
         self._controller = controller
         self._own = own
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
-        self._link = ControllerLink(
-            lambda: self._own_controller(), secret=secret, cluster_id=cluster_id, caller=caller, timeout_ms=TIMEOUT_MS
-        )
         self._levels: dict[str, str] = {}
-        self._was_set = False  # some controller may have levels that are void, as none hears of them while it stands by
-        self._known: set[Owner] | None = None  # the processes that were there; None: before the first image
+        self._was_set = False
+        self._known: set[Owner] | None = None  # the hosts that were there; None: before the first image
         self._behind: set[Owner] = set()
+        self._was_planned = False  # the controller
+        self._controller_is_behind = False
         self._one_at_a_time = asyncio.Lock()
         self._catching_up: asyncio.Task[None] | None = None
         self._is_over = False
@@ -86,47 +85,73 @@ class BrokerLoggers:
     # ------------------------------------------------------------------ the processes
 
     def follow(self) -> None:
-        """The image or the controller has changed: tell the processes that are new. At first all are,
-        as an earlier Broker may have set levels.
+        """The image has changed: tell the processes that are new. At first all are, as an earlier
+        Broker may have set levels.
         """
         if self._is_over:
             return
-        living = set(self._processes())
-        new = living - (self._known or set())
-        if self._was_set or self._known is None:
-            self._behind |= new
+        living, is_planned = set(self._routes.replica_processes()), self._controller.is_planned
+        if self._known is None:
+            self._behind |= living
+            self._controller_is_behind = True
+        elif self._was_set:
+            self._behind |= living - self._known
+            self._controller_is_behind |= is_planned and not self._was_planned
         self._behind &= living
-        self._known = living
+        self._known, self._was_planned = living, is_planned
         self._owners.keep(living)
         self._catch_up()
 
+    def controller_ended(self) -> None:
+        """The broker's controller, or the connection to it, is over: tell the one that comes next."""
+        if self._was_set and not self._is_over:
+            self._controller_is_behind = True
+            self._catch_up()
+
+    @property
+    def _some_are_behind(self) -> bool:
+        return bool(self._behind) or self._controller_is_behind
+
     def _catch_up(self) -> None:
-        if self._behind and (self._catching_up is None or self._catching_up.done()):
+        if self._some_are_behind and (self._catching_up is None or self._catching_up.done()):
             self._catching_up = asyncio.get_running_loop().create_task(self._tell_until_all_know())
 
     async def _tell_until_all_know(self) -> None:
         while True:
             async with self._one_at_a_time:
                 await self._tell_those_behind()
-            if not self._behind:
+            if not self._some_are_behind:
                 return
             await asyncio.sleep(RETRY_S)
 
     async def _tell_those_behind(self) -> None:
         """With the lock held, so the levels stay as they are."""
-        asked = sorted(self._behind)
-        for process, levels in zip(asked, await self._ask_all(asked, self._levels), strict=True):
+        asked, asks_controller = sorted(self._behind), self._controller_is_behind
+        self._controller_is_behind = False  # if it ends while it is asked, its successor is behind
+        told, controller_told = await self._ask_all(asked, self._levels, asks_controller=asks_controller)
+        for process, levels in zip(asked, told, strict=True):
             if levels is not None:
                 self._behind.discard(process)
+        if asks_controller and controller_told is None:
+            self._controller_is_behind |= self._controller.should_answer
 
-    async def _ask_all(self, processes: list[Owner], levels: dict[str, str] | None) -> list[dict[str, str] | None]:
+    async def _ask_all(
+        self, hosts: list[Owner], levels: dict[str, str] | None, *, asks_controller: bool
+    ) -> tuple[list[dict[str, str] | None], dict[str, str] | None]:
+        """What they go by then; None of those that do not answer, and of a controller that is not
+        asked.
+        """
         order = SetLoggerLevels(self._broker_id, levels)
-        replies = await asyncio.gather(*(self._ask(each, order) for each in processes))
-        return [reply.levels if isinstance(reply, LoggerLevelsSet) else None for reply in replies]
+        of_controller = self._ask_controller(order) if asks_controller else nothing()
+        controller, *replies = await asyncio.gather(of_controller, *(self._ask(each, order) for each in hosts))
+        told = [reply.levels if isinstance(reply, LoggerLevelsSet) else None for reply in (controller, *replies)]
+        return told[1:], told[0]
+
+    async def _ask_controller(self, order: SetLoggerLevels) -> Any | None:
+        found = await self._controller.ask(order, timeout_ms=TIMEOUT_MS)
+        return found[1] if found is not None else None
 
     async def _ask(self, process: Owner, order: SetLoggerLevels) -> Any | None:
-        if process.node_id == self._controller_node:
-            return await self._link.ask(order, is_wanted=lambda: process == self._controller_process())
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def heard(reply: Any, error: Exception | None) -> None:
@@ -138,24 +163,6 @@ class BrokerLoggers:
         self._owners.call(process, order, heard, timeout_ms=TIMEOUT_MS)
         return await answered
 
-    def _processes(self) -> list[Owner]:
-        """All but this one."""
-        controller = self._controller_process()
-        return [*self._routes.replica_processes(), *([] if controller is None else [controller])]
-
-    @property
-    def _controller_node(self) -> int:
-        return node_id(self._broker_id, CONTROLLER_SLOT)
-
-    def _controller_process(self) -> Owner | None:
-        at = self._own_controller()
-        return None if at is None else Owner(self._controller_node, 0, at)
-
-    def _own_controller(self) -> Endpoint | None:
-        """Where the active controller listens, if it is of this broker."""
-        found = self._controller()
-        return found[1] if found is not None and found[0] == self._broker_id else None
-
     async def stop(self) -> None:
         self._is_over = True
         if self._catching_up is not None:
@@ -163,7 +170,6 @@ class BrokerLoggers:
             await asyncio.wait({self._catching_up})
         self._own.set(self._broker_id, {})
         self._owners.close()
-        self._link.close()
 
     # ------------------------------------------------------------------ levels
 
@@ -171,9 +177,11 @@ class BrokerLoggers:
         """By logger. Where processes differ, the level of the one that says most. Processes that do not
         answer are left out.
         """
-        living = sorted(self._processes() if self._known is not None else ())
+        has_begun = self._known is not None
+        living = self._routes.replica_processes() if has_begun else []
         found = self._own.effective()
-        for told in await self._ask_all(living, None):
+        told_by_hosts, told_by_controller = await self._ask_all(living, None, asks_controller=has_begun)
+        for told in (*told_by_hosts, told_by_controller):
             for name, level in (told or {}).items():
                 found[name] = least(level, found.get(name, level))
         return dict(sorted((found | self._levels).items()))
@@ -196,10 +204,14 @@ class BrokerLoggers:
                     self._levels[name] = level
             self._own.set(self._broker_id, self._levels)
             self._behind |= self._known or set()
+            self._controller_is_behind |= self._known is not None
             await self._tell_those_behind()
         self._catch_up()
-        if self._behind:
-            nodes = ", ".join(str(each.node_id) for each in sorted(self._behind))
+        if self._some_are_behind:
+            behind = {each.node_id for each in self._behind}
+            if self._controller_is_behind:
+                behind.add(node_id(self._broker_id, CONTROLLER_SLOT))
+            nodes = ", ".join(map(str, sorted(behind)))
             raise kafka_error(ErrorCode.request_timed_out)(
                 f"processes that have not answered get the levels when they do: {nodes}"
             )
@@ -267,6 +279,10 @@ class BrokerLoggers:
     def _check_broker(self, name: str) -> None:
         if name != str(self._broker_id):
             raise InvalidRequest(f"the loggers of broker {name!r} are asked of that broker; this is {self._broker_id}")
+
+
+async def nothing() -> None:
+    """What a process that is not asked says."""
 
 
 def is_of_loggers(resource: Any) -> bool:

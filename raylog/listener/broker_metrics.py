@@ -45,9 +45,9 @@ NO_EPOCH: Final = -1
 
 
 class BrokerMetrics:
-    """``registry`` is the Broker's own process's; ``controllers`` returns where controllers listen,
-    as far as its disk says. ``of_clients`` adds what clients have pushed, so many series of a
-    metric. ``pushes``: where the metrics go without being asked for.
+    """``registry`` is the Broker's own process's; ``controller`` is its broker's. ``of_clients`` adds
+    what clients have pushed, so many series of a metric. ``pushes``: where the metrics go without
+    being asked for.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class BrokerMetrics:
         secret: Secret,
         cluster_id: str,
         image: Callable[[], MetadataImage],
-        controllers: Callable[[], Sequence[Endpoint]],
+        controller: OwnController,
         of_clients: Callable[[Samples, int], None] | None = None,
         pushes: Sequence[PushTarget] = (),
     ) -> None:
@@ -68,7 +68,7 @@ class BrokerMetrics:
         self._of_clients = of_clients
         self._routes = Routes(broker_id, image)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
-        self._controller = OwnController(broker_id, controllers, secret=secret, cluster_id=cluster_id, caller=caller)
+        self._controller = controller
         self._joined = JoinedMetrics()
         self._end_times = EndTimes()
         self._wanted = ""  # the config that was followed last
@@ -130,7 +130,6 @@ class BrokerMetrics:
             self._collecting.cancel()
             await asyncio.wait({self._collecting})
         self._owners.close()
-        self._controller.close()
 
     # ------------------------------------------------------------------ collecting
 
@@ -160,7 +159,7 @@ class BrokerMetrics:
             living.add(process)
             told[process] = Samples.of_plain(collected.samples)
         else:
-            silent += self._has_controller
+            silent += self._controller.should_answer
         told[self._own].add(table.SILENT_PROCESSES, silent)
         told[self._own].add(table.ACTIVE_CONTROLLERS, 0)
         if self._of_clients is not None:
@@ -180,11 +179,6 @@ class BrokerMetrics:
     def _series_max(self) -> int:
         configs, broker_id = self._routes.image.broker_configs, self._routes.broker_id
         return broker_configs.number(configs, broker_id, METRICS_SERIES, default=SERIES_MAX)
-
-    @property
-    def _has_controller(self) -> bool:
-        """Whether one should answer: the plan names this broker, or one has answered before."""
-        return self._routes.broker_id in self._routes.image.planned_controllers or self._controller.was_here
 
     async def _add_lags(self, samples: Samples) -> None:
         """For the groups whose committed offsets are among the samples."""

@@ -34,6 +34,7 @@ from raylog.listener.broker_loggers import BrokerLoggers
 from raylog.listener.broker_metrics import BrokerMetrics
 from raylog.listener.certificates import ListenerCertificates
 from raylog.listener.metrics_pushes import PushTarget
+from raylog.listener.own_controller import OwnController
 from raylog.listener.plain_user_files import PlainUserFiles
 from raylog.listener.router import Router
 from raylog.metadata.image import MetadataImage
@@ -99,6 +100,7 @@ class BrokerServer:
             on_change=self._session_changed,
         )
         self._process_metrics = ProcessMetrics(spec.node_id, self._servers)
+        self._own_controller = self._controller_of_this_broker()
         self._loggers = self._broker_loggers()
         self._server = Server(
             self._session.handlers() | self._process_metrics.handlers() | self._loggers.inside_handlers(),
@@ -130,7 +132,7 @@ class BrokerServer:
             secret=self._disk.link_secret,
             cluster_id=self._disk.cluster_id,
             image=self._image,
-            controllers=self._controllers_on_disk,
+            controller=self._own_controller,
             of_clients=None if self.router is None else self.router.telemetry.add_to,
             pushes=pushes,
         )
@@ -141,6 +143,18 @@ class BrokerServer:
             return (read_disk(Path(self._spec.disk)) or self._disk).controllers
         return self._disk.controllers
 
+    def _controller_of_this_broker(self) -> OwnController:
+        broker = broker_of(self._spec.node_id)
+        return OwnController(
+            broker,
+            self._controllers_on_disk,
+            secret=self._disk.link_secret,
+            cluster_id=self._disk.cluster_id,
+            caller=Peer(self._spec.node_id, self._spec.incarnation),
+            is_planned=lambda: broker in self._image().planned_controllers,
+            on_end=lambda: self._loggers.controller_ended(),
+        )
+
     def _broker_loggers(self) -> BrokerLoggers:
         return BrokerLoggers(
             broker_of(self._spec.node_id),
@@ -148,7 +162,7 @@ class BrokerServer:
             secret=self._disk.link_secret,
             cluster_id=self._disk.cluster_id,
             image=self._image,
-            controller=self._session.controller,
+            controller=self._own_controller,
         )
 
     async def start(self) -> Endpoint:
@@ -291,6 +305,7 @@ class BrokerServer:
     async def _close_router(self, *, grace_s: float, ends_moved: bool = False) -> None:
         await self.metrics.stop()
         await self._loggers.stop()
+        self._own_controller.close()
         await self._certificates.stop()
         await self._plain_users.stop()
         for tokens in self._tokens:
@@ -346,8 +361,6 @@ class BrokerServer:
     def _session_changed(self, connected: bool) -> None:
         if connected and self._is_leaving:
             self._session.send(NodeLeaving())
-        if connected and self._copy.image is not None:
-            self._loggers.follow()
 
     def _hello(self) -> Hello:
         return Hello(

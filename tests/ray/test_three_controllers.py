@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ from raylog.cli.top_figures import PageOrder, figures
 from raylog.cli.top_looks import take_look
 from raylog.errors import RaylogError
 from raylog.metrics import table
+from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
+from raylog.wire.connection import Connection
+from raylog.wire.private_watching import SetLoggerLevels
 
 pytestmark = pytest.mark.ray
 
@@ -58,6 +62,13 @@ def all_follow(cluster: raylog.Cluster) -> bool:
     quorum = cluster.quorum()
     voters = quorum["voters"]
     return len(voters) == 3 and all(voter["reachable"] and voter["lag"] == 0 for voter in voters)
+
+
+def shown(cluster: raylog.Cluster) -> dict[str, Any]:
+    """What ``raylog top`` has."""
+    with cluster.admin() as admin:
+        before = take_look(cluster, admin)
+        return figures(replace(before, at_s=0), replace(take_look(cluster, admin), at_s=1), PageOrder())
 
 
 def incarnations(status: dict[str, Any]) -> dict[int, int]:
@@ -112,11 +123,6 @@ def test_a_stopped_active_controller_is_replaced_and_can_do_nothing_when_it_wake
 def test_metrics_and_top_have_all_controllers_and_miss_one_that_stands_still(three: raylog.Cluster) -> None:
     at = metrics_of_processes(three, 3)
 
-    def shown() -> dict[str, Any]:
-        with three.admin() as admin:
-            before = take_look(three, admin)
-            return figures(replace(before, at_s=0), replace(take_look(three, admin), at_s=1), PageOrder())
-
     def whole() -> dict[int, Scraped] | None:
         found = {broker: scraped(each) for broker, each in at.items()}
         lags = [lag for each in found.values() for lag in each.get(table.VOTER_LAG.name, {}).values()]
@@ -129,7 +135,7 @@ def test_metrics_and_top_have_all_controllers_and_miss_one_that_stands_still(thr
     assert sorted(each[table.ACTIVE_CONTROLLERS.name][()] for each in found.values()) == [0, 0, 1]
     states = sorted(state for each in found.values() for (state,) in each[table.RAFT_STATE.name])
     assert states == ["follower", "follower", "leader"]
-    rows = shown()["controllers"]
+    rows = shown(three)["controllers"]
     assert sorted(each["role"] for each in rows) == ["active", "standby", "standby"]
     assert all(each["lag"] == 0 and each["reachable"] and each["memory_bytes"] > 1 << 20 for each in rows)
     still = next(each for each in rows if each["role"] == "standby")
@@ -144,17 +150,50 @@ def test_metrics_and_top_have_all_controllers_and_miss_one_that_stands_still(thr
             return lag > 0 and found[still["broker"]][table.SILENT_PROCESSES.name][()] == 1
 
         eventually(is_missed, "the one that stands still to lag and to be missed")
-        assert next(each["lag"] for each in shown()["controllers"] if each["broker"] == still["broker"]) > 0
+        assert next(each["lag"] for each in shown(three)["controllers"] if each["broker"] == still["broker"]) > 0
     finally:
         os.kill(still["pid"], signal.SIGCONT)
     eventually(whole, "it to have everything again")
     kill(still["pid"])
 
     def is_back() -> bool:
-        row = next(each for each in shown()["controllers"] if each["broker"] == still["broker"])
+        row = next(each for each in shown(three)["controllers"] if each["broker"] == still["broker"])
         return row["pid"] not in (None, still["pid"]) and row["lag"] == 0 and whole() is not None
 
     eventually(is_back, "another process in the place of the one that was killed")
+
+
+def test_levels_of_loggers_reach_a_standby_and_the_process_that_comes_after_it(three: raylog.Cluster) -> None:
+    name = "raylog.raft"
+
+    async def level(endpoint: Endpoint, broker: int) -> str | None:
+        """In the controller there; None if it is another broker's, or not there."""
+        address = three.address
+        try:
+            connection = await Connection.open(endpoint, secret=address.secret, cluster_id=address.cluster_id)
+        except RaylogError:
+            return None
+        try:
+            if connection.peer.node_id != node_id(broker, CONTROLLER_SLOT):
+                return None
+            return str((await connection.request(SetLoggerLevels(broker), timeout_ms=30_000)).levels[name])
+        finally:
+            connection.close()
+
+    def levels(broker: int) -> list[str]:
+        found = [asyncio.run(level(each, broker)) for each in raylog.connect().address.bootstrap]
+        return [each for each in found if each is not None]
+
+    eventually(lambda: all_follow(three), "both standbys follow")
+    with three.admin() as admin:
+        still = next(each for each in shown(three)["controllers"] if each["role"] == "standby")
+        assert levels(still["broker"]) == ["INFO"]
+        admin.alter_loggers(still["broker"], set={name: "DEBUG"})
+        assert levels(still["broker"]) == ["DEBUG"], "before the call returns"
+        kill(still["pid"])
+        eventually(lambda: levels(still["broker"]) == ["DEBUG"] and all_follow(three), "its successor to be told")
+        admin.alter_loggers(still["broker"], delete=[name])
+        assert levels(still["broker"]) == ["INFO"]
 
 
 def test_a_full_stop_and_start_finds_all_three_again(three: raylog.Cluster) -> None:
