@@ -1,8 +1,8 @@
 """``raylog configs``: what Kafka's ``kafka-configs`` does, with its options and its words, to
-topics, brokers and brokers' loggers.
+topics, brokers, brokers' loggers and groups.
 
 ``describe`` prints a title and a line per config; without ``--all`` only what was set there. Of
-loggers it prints all, with their levels.
+loggers it prints all, with their levels. Groups have no configs: it says so.
 ``alter`` makes all changes of one entity, or none.
 """
 
@@ -20,6 +20,7 @@ from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, f
 from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.cli.remote import ClusterApp
 from raylog.configs.explanations import explain_brokers, explain_topics, in_words
+from raylog.configs.group_configs import NO_GROUP_CONFIGS
 from raylog.configs.link_configs import PROTOCOL
 from raylog.configs.server_properties import ServerProperties, merged
 from raylog.disks.link_file import Links, told_links
@@ -37,6 +38,7 @@ class EntityType(Enum):
     topics = "topics"
     brokers = "brokers"
     broker_loggers = "broker-loggers"
+    groups = "groups"
 
 
 class ExplainedType(Enum):
@@ -47,7 +49,9 @@ class ExplainedType(Enum):
 
 
 OfType = Annotated[EntityType, typer.Option("--entity-type", help="Whose configs.", show_default=False)]
-Name = Annotated[str | None, typer.Option("--entity-name", help="A topic's name or a broker's id.", show_default=False)]
+Name = Annotated[
+    str | None, typer.Option("--entity-name", help="A topic's or group's name or a broker's id.", show_default=False)
+]
 Default = Annotated[
     bool, typer.Option("--entity-default", help="The configs of all brokers that do not set their own.")
 ]
@@ -75,7 +79,8 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Show configs and where their values come from. Without a name, show those of all topics, or
-    of all brokers. Of broker-loggers, show the level of each logger of a broker's processes.
+    of all brokers. Of broker-loggers, show the level of each logger of a broker's processes. Groups
+    have no configs.
     """
     _check(entity_type, entity_name, entity_default)
     documents = []
@@ -89,6 +94,8 @@ def describe(
                 print_text(*lines(entity_type, name, shown, everything=everything))
     if as_json:
         print_json(documents)
+    if entity_type is EntityType.groups:
+        notice(NO_GROUP_CONFIGS)
 
 
 @app.command("alter")
@@ -129,6 +136,8 @@ def alter(
             admin.alter_configs(entity_name, set=changes, delete=deleted)
         elif entity_type is EntityType.broker_loggers:
             admin.alter_loggers(int(entity_name or ""), set=changes, delete=deleted)
+        elif entity_type is EntityType.groups:
+            admin.alter_configs(group=entity_name, set=changes, delete=deleted)
         else:
             admin.alter_configs(broker=_broker(entity_name), set=changes, delete=deleted)
     if as_json:
@@ -235,7 +244,10 @@ def _check(entity_type: EntityType, entity_name: str | None, entity_default: boo
         raise typer.BadParameter(
             "topics have no default of their own: set the broker's config of --entity-type brokers"
         )
-    if entity_type is not EntityType.topics and entity_name is not None and not entity_name.isdecimal():
+    if entity_default and entity_type is EntityType.groups:
+        raise typer.BadParameter(NO_GROUP_CONFIGS)
+    is_of_broker = entity_type in (EntityType.brokers, EntityType.broker_loggers)
+    if is_of_broker and entity_name is not None and not entity_name.isdecimal():
         raise typer.BadParameter(f"a broker is named by its id, not {entity_name!r}")
 
 
@@ -246,6 +258,8 @@ def _named(admin: AdminClient, entity_type: EntityType, entity_name: str | None,
         return [entity_name]
     if entity_type is EntityType.topics:
         return admin.list_topics(internal=True)
+    if entity_type is EntityType.groups:
+        return []  # none has any
     brokers = [str(broker.broker) for broker in admin.describe_cluster().brokers]
     return brokers if entity_type is EntityType.broker_loggers else [*brokers, ""]
 
@@ -255,6 +269,8 @@ def _entries(admin: AdminClient, entity_type: EntityType, name: str) -> list[Con
         return list(admin.describe_configs(name).values())
     if entity_type is EntityType.broker_loggers:
         return list(admin.describe_loggers(int(name)).values())
+    if entity_type is EntityType.groups:
+        return list(admin.describe_configs(group=name).values())
     return list(admin.describe_configs(broker=_broker(name or None)).values())
 
 
@@ -265,7 +281,7 @@ def _broker(name: str | None) -> Any:
 def _is_set_there(entry: ConfigEntry, entity_type: EntityType, name: str) -> bool:
     if entity_type is EntityType.topics:
         return entry.source.name == "TOPIC"
-    if entity_type is EntityType.broker_loggers:
+    if entity_type in (EntityType.broker_loggers, EntityType.groups):
         return True
     return entry.source.name == ("DYNAMIC_BROKER" if name else "DYNAMIC_DEFAULT_BROKER")
 

@@ -374,10 +374,15 @@ class AdminClient(
         )
 
     def describe_configs(
-        self, topic: str | None = None, *, broker: AnyBroker | None = None, keys: Sequence[str] | None = None
+        self,
+        topic: str | None = None,
+        *,
+        broker: AnyBroker | None = None,
+        group: str | None = None,
+        keys: Sequence[str] | None = None,
     ) -> dict[str, ConfigEntry]:
-        """The configs of a topic or broker."""
-        return self._run(self._client.describe_configs(topic, broker=broker, keys=keys))
+        """The configs of a topic, broker or group."""
+        return self._run(self._client.describe_configs(topic, broker=broker, group=group, keys=keys))
 
     def alter_configs(
         self,
@@ -388,6 +393,7 @@ class AdminClient(
         append: Mapping[str, Any] | None = None,
         subtract: Mapping[str, Any] | None = None,
         broker: AnyBroker | None = None,
+        group: str | None = None,
         validate_only: bool = False,
     ) -> None:
         """Set and delete configs."""
@@ -399,6 +405,7 @@ class AdminClient(
                 append=append,
                 subtract=subtract,
                 broker=broker,
+                group=group,
                 validate_only=validate_only,
             )
         )

@@ -42,6 +42,11 @@ REFUSED_GROUP_CONFIGS: Final[Mapping[str, str]] = {
 }
 """Those of Apache Kafka 4.3, each with why it has no meaning here."""
 
+NO_GROUP_CONFIGS: Final = (
+    f"groups have no configs: {_CLASSIC}, in which each consumer says its own, "
+    "such as session.timeout.ms and heartbeat.interval.ms"
+)
+
 
 def why_not(name: str) -> str:
     """Why nobody can set this of a group."""

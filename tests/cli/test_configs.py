@@ -1,4 +1,4 @@
-"""``raylog configs`` of brokers' loggers, through a test broker's listener."""
+"""``raylog configs`` of brokers' loggers and of groups, through a test broker's listener."""
 
 from __future__ import annotations
 
@@ -68,3 +68,21 @@ def test_what_makes_no_sense_is_refused_in_words(kafka: Kafka) -> None:
         assert result.exit_code == 2 and says in " ".join(result.stderr.replace("│", " ").split())
     result = run(kafka, "explain", "--entity-type", "broker-loggers")
     assert result.exit_code == 2
+
+
+def test_groups_have_none_and_each_is_refused_with_its_reason(kafka: Kafka) -> None:
+    of_one = ("--entity-type", "groups", "--entity-name", "readers")
+    shown = run(kafka, "describe", *of_one)
+    assert shown.stdout == "Dynamic configs for group readers are:\n"
+    assert shown.stderr.startswith("groups have no configs: groups have the classic protocol")
+    assert json.loads(run(kafka, "describe", *of_one, "--json").stdout) == [
+        {"entity_type": "groups", "entity_name": "readers", "configs": []}
+    ]
+    everyone = run(kafka, "describe", "--entity-type", "groups")
+    assert (everyone.stdout, everyone.stderr) == ("", shown.stderr)
+    with pytest.raises(RaylogError, match=r"each member says its own session\.timeout\.ms"):
+        said(kafka, "alter", *of_one, "--add-config", "consumer.session.timeout.ms=50000")
+    with pytest.raises(RaylogError, match=r"Unknown group config name: retention\.ms"):
+        said(kafka, "alter", *of_one, "--add-config", "retention.ms=7")
+    refused = run(kafka, "alter", "--entity-type", "groups", "--entity-default", "--add-config", "a=b")
+    assert refused.exit_code == 2 and "groups have no configs" in " ".join(refused.stderr.replace("│", " ").split())

@@ -238,12 +238,17 @@ class AsyncAdminClient(
     # -------------------------------------------------------------- configs
 
     async def describe_configs(
-        self, topic: str | None = None, *, broker: AnyBroker | None = None, keys: Sequence[str] | None = None
+        self,
+        topic: str | None = None,
+        *,
+        broker: AnyBroker | None = None,
+        group: str | None = None,
+        keys: Sequence[str] | None = None,
     ) -> dict[str, ConfigEntry]:
         """The configs of a topic or broker, defaults included. "all" shows what holds for every
-        broker without a value of its own.
+        broker without a value of its own. A group has none at raylog's brokers.
         """
-        kind, name = _resource(topic, broker)
+        kind, name = _resource(topic, broker, group)
         reply = await self._ask(requests.describe_configs(kind, name, keys))
         result = reply.results[0]
         _raise_first([(name, result.error_code, result.error_message)])
@@ -258,15 +263,17 @@ class AsyncAdminClient(
         append: Mapping[str, Any] | None = None,
         subtract: Mapping[str, Any] | None = None,
         broker: AnyBroker | None = None,
+        group: str | None = None,
         validate_only: bool = False,
     ) -> None:
         """Set configs, or delete them so that the default holds again. ``append`` and ``subtract``
         change lists.
 
         The configs are those of a topic, of a broker, or of all brokers ("all"). Configs that
-        concern the whole cluster are set for all brokers.
+        concern the whole cluster are set for all brokers. raylog's brokers refuse each config of a
+        group, with the reason.
         """
-        kind, name = _resource(topic, broker)
+        kind, name = _resource(topic, broker, group)
         operations: list[tuple[str, int, str | None]] = [(key.replace("_", "."), 1, None) for key in delete]
         for number, changes in ((0, set), (2, append), (3, subtract)):
             operations += [
@@ -539,11 +546,13 @@ def _description(view: TopicView) -> TopicDescription:
     )
 
 
-def _resource(topic: str | None, broker: AnyBroker | None) -> tuple[int, str]:
-    if (topic is None) == (broker is None):
-        raise ConfigError("name the topic or the broker whose configs you mean, not both or neither")
+def _resource(topic: str | None, broker: AnyBroker | None, group: str | None) -> tuple[int, str]:
+    if sum(each is not None for each in (topic, broker, group)) != 1:
+        raise ConfigError("name the topic, the broker or the group whose configs you mean, and only one of them")
     if topic is not None:
         return requests.TOPIC_RESOURCE, topic
+    if group is not None:
+        return requests.GROUP_RESOURCE, group
     return requests.BROKER_RESOURCE, "" if broker == "all" else str(broker)
 
 
