@@ -19,10 +19,14 @@ import typer
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.cli.remote import ClusterApp
+from raylog.configs.broker_configs import BROKER_CONFIGS
+from raylog.configs.certificate_configs import certificate_config
 from raylog.configs.explanations import explain_brokers, explain_topics, in_words
 from raylog.configs.group_configs import NO_GROUP_CONFIGS
 from raylog.configs.link_configs import PROTOCOL
+from raylog.configs.properties import read_properties
 from raylog.configs.server_properties import ServerProperties, merged
+from raylog.configs.topic_configs import ConfigValueType
 from raylog.disks.link_file import Links, told_links
 from raylog.disks.listener_file import settings_of_listeners
 from raylog.errors import ConfigError
@@ -113,12 +117,20 @@ def alter(
         list[str] | None,
         typer.Option("--delete-config", help="NAME,NAME,…: these return to their defaults.", show_default=False),
     ] = None,
+    add_config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--add-config-file",
+            help="A properties file with what is to be set: secrets stay off the command line.",
+            show_default=False,
+        ),
+    ] = None,
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Set and delete configs of a topic, of a broker, or of all brokers.
+    """Set and delete configs of a topic, of a broker, or of all brokers. Secrets are never shown.
 
     A broker's loggers take the levels TRACE, DEBUG, INFO, WARN, ERROR, FATAL and OFF, all its processes at
     once, and forget them when it restarts: `--entity-type broker-loggers --entity-name 0 --add-config
@@ -127,10 +139,10 @@ def alter(
     _check(entity_type, entity_name, entity_default)
     if entity_name is None and not entity_default:
         raise typer.BadParameter("say of whom: --entity-name, or --entity-default for all brokers")
-    changes = parse_changes(add_config)
+    changes = _added(add_config, add_config_file)
     deleted = [name.strip() for text in delete_config or () for name in text.split(",") if name.strip()]
     if not changes and not deleted:
-        raise typer.BadParameter("nothing to alter: give --add-config or --delete-config")
+        raise typer.BadParameter("nothing to alter: give --add-config, --add-config-file or --delete-config")
     with find_cluster(folder, address, timeout).admin() as admin:
         if entity_type is EntityType.topics:
             admin.alter_configs(entity_name, set=changes, delete=deleted)
@@ -141,8 +153,9 @@ def alter(
         else:
             admin.alter_configs(broker=_broker(entity_name), set=changes, delete=deleted)
     if as_json:
+        shown = {name: None if _is_secret(name) else value for name, value in changes.items()}
         print_json(
-            {"entity_type": entity_type.value, "entity_name": entity_name or "", "set": changes, "deleted": deleted}
+            {"entity_type": entity_type.value, "entity_name": entity_name or "", "set": shown, "deleted": deleted}
         )
     elif entity_name is None:
         print_text("Completed updating default config for brokers in the cluster.")
@@ -182,20 +195,36 @@ def _line(entry: ConfigEntry) -> str:
     return f"  {entry.name}={entry.value} sensitive={str(entry.sensitive).lower()} synonyms={{{synonyms}}}"
 
 
+def _added(texts: Iterable[str] | None, file: Path | None) -> dict[str, str]:
+    """What options and a file have set. Raises ConfigError."""
+    changes, of_file = parse_changes(texts), {} if file is None else read_properties(file)
+    for name in changes.keys() & of_file.keys():
+        raise ConfigError(f"--add-config {name} is in {file}, too: keep one of them")
+    return changes | of_file
+
+
+def _is_secret(name: str) -> bool:
+    config = certificate_config(name) or BROKER_CONFIGS.get(name)
+    return config is not None and config.type is ConfigValueType.PASSWORD
+
+
 def parse_changes(texts: Iterable[str] | None, option: str = "--add-config") -> dict[str, str]:
     """``["a=1,b=[2,3]"]`` as a mapping: commas inside brackets belong to the value. ConfigError for
-    what is not NAME=VALUE.
+    what is not NAME=VALUE; it names no more than what stands where a name should.
     """
     changes: dict[str, str] = {}
     for text in texts or ():
+        before = ""
         for part in re.split(r",(?=[^\]]*(?:\[|$))", text):
             name, equals, value = part.strip().partition("=")
-            if not equals or not name:
+            if not equals or not re.fullmatch(r"[\w.-]+", name):
+                what = f"{part!r}" if not before else f"what follows {before}=… after its comma"
                 raise ConfigError(
-                    f"{option} {part!r} is not NAME=VALUE; put a value with commas into brackets: NAME=[A,B]"
+                    f"{option} {what} is not NAME=VALUE; put a value with commas into brackets: NAME=[A,B]"
                 )
             if name in changes:
                 raise ConfigError(f"{option} {name} is given twice")
+            before = name
             changes[name] = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     return changes
 

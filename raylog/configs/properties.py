@@ -21,6 +21,13 @@ from raylog.errors import ConfigError
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 
 
+def dotted(name: str) -> str:
+    """A config's name, which keyword arguments write with ``_`` for each ``.``. One that has dots
+    stands as it is: names of listeners may have ``_``.
+    """
+    return name if "." in name else name.replace("_", ".")
+
+
 def read_properties(path: Path) -> dict[str, str]:
     """The entries of a file. Raises ConfigError for one that cannot be read, or that has a name
     twice.

@@ -25,7 +25,7 @@ from typing import Any
 from raylog.configs.broker_configs import BROKER_CONFIGS, for_all_brokers
 from raylog.configs.link_configs import IDENTIFICATION, take_link_configs
 from raylog.configs.listener_configs import check_plain_users, is_listener_config, names_plain_users
-from raylog.configs.properties import read_properties, resolved
+from raylog.configs.properties import dotted, read_properties, resolved
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.topic_configs import INT_MAX, ConfigValueType, TopicConfig
 from raylog.errors import ConfigError
@@ -138,7 +138,7 @@ def server_properties(configs: Mapping[str, Any] | str | Path | None) -> ServerP
         return merged([Path(configs)], {})
     if configs is None:
         return ServerProperties({})
-    told = merged((), {name.replace("_", "."): _text(value) for name, value in configs.items()})
+    told = merged((), {dotted(name): _text(value) for name, value in configs.items()})
     return replace(told, is_given=True)
 
 

@@ -222,17 +222,28 @@ class BrokerLoggers:
         """Of the APIs of configs. ``others`` answer for what is no logger."""
         return {spec: self._handler(spec, others[spec]) for spec in SPECS}
 
-    def inside_handlers(self) -> dict[int, Handler]:
-        """Of the inside server, for tools of the node. Other configs are the controller's."""
+    def inside_handlers(self, others: Mapping[ApiSpec, Handler]) -> dict[int, Handler]:
+        """Of the inside server, for tools of the node. ``others`` answer for this broker's other
+        configs; what they do not is the controller's.
+        """
 
         def refuse(spec: ApiSpec) -> Handler:
             def handle(request: Request) -> None:
-                why = "ask the active controller for all configs but those of this broker's loggers"
+                why = "ask the active controller for all configs but those of this broker's loggers and certificates"
                 request.reply(refusal(spec, request.version, request.body, ErrorCode.invalid_request, why))
 
             return handle
 
-        return {each.key: handler for each, handler in self.handlers({spec: refuse(spec) for spec in SPECS}).items()}
+        def of_own(spec: ApiSpec) -> Handler:
+            refused, answered = refuse(spec), others.get(spec)
+
+            def handle(request: Request) -> Awaitable[Any] | None:
+                is_own = all(is_of_broker(each, self._broker_id) for each in request.body.resources)
+                return answered(request) if is_own and answered is not None else refused(request)
+
+            return handle
+
+        return {each.key: handler for each, handler in self.handlers({spec: of_own(spec) for spec in SPECS}).items()}
 
     def _handler(self, spec: ApiSpec, other: Handler) -> Handler:
         async def split(request: Request) -> Any:
@@ -287,6 +298,10 @@ async def nothing() -> None:
 
 def is_of_loggers(resource: Any) -> bool:
     return bool(resource.resource_type == ResourceType.BROKER_LOGGER.value)
+
+
+def is_of_broker(resource: Any, broker_id: int) -> bool:
+    return bool(resource.resource_type == ResourceType.BROKER.value and resource.resource_name == str(broker_id))
 
 
 def replied(spec: ApiSpec) -> str:

@@ -175,9 +175,13 @@ class Router:
     def _of_configs(self) -> dict[ApiSpec, Handler]:
         handlers = {
             table.DESCRIBE_CONFIGS: self._link.forward(table.DESCRIBE_CONFIGS),
-            **certificate_changes.handlers(self._link, self._routes, self._check_certificates),
+            **self.alterations(),
         }
         return handlers if self._loggers is None else self._loggers.handlers(handlers)
+
+    def alterations(self) -> dict[ApiSpec, Handler]:
+        """Of the APIs that change configs: this broker checks its own certificates, and passes on."""
+        return certificate_changes.handlers(self._link, self._routes, self._check_certificates)
 
     def _coordinators(self, topic: CoordinatedTopic) -> Coordinators:
         return Coordinators(topic, self._routes, self._owners, self._arrivals, self._moves.coordinated)

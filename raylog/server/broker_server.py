@@ -102,13 +102,6 @@ class BrokerServer:
         self._process_metrics = ProcessMetrics(spec.node_id, self._servers)
         self._own_controller = self._controller_of_this_broker()
         self._loggers = self._broker_loggers()
-        self._server = Server(
-            self._session.handlers() | self._process_metrics.handlers() | self._loggers.inside_handlers(),
-            identity=self._identity,
-            secret=self._disk.link_secret,
-            host=spec.host,
-            stages=stages,
-        )
         self._copy = ImageCopy()
         self._listeners = listeners or self._disk.listeners or default_listeners(spec.host)
         self._advertised: tuple[AdvertisedListener, ...] = ()
@@ -122,6 +115,14 @@ class BrokerServer:
         self._ports = [self._port(each, ray_token) for each in self._listeners.each]
         if self._ports:
             self.router = self._router(limits, stages)
+        of_configs = self._loggers.inside_handlers({} if self.router is None else self.router.alterations())
+        self._server = Server(
+            self._session.handlers() | self._process_metrics.handlers() | of_configs,
+            identity=self._identity,
+            secret=self._disk.link_secret,
+            host=spec.host,
+            stages=stages,
+        )
         self.metrics = self._broker_metrics(metrics_pushes)
 
     def _broker_metrics(self, pushes: Sequence[PushTarget]) -> BrokerMetrics:

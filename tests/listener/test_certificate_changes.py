@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import json
 import socket
 import ssl
 from collections.abc import Iterator
@@ -12,15 +14,19 @@ from typing import Any
 import pytest
 from certificates import Authority, common_name, settings
 from kio.schema.errors import ErrorCode
-from outside import Client, request
+from outside import Client, listener, request
 from raw_requests import eventually
+from typer.testing import CliRunner
 
+import raylog
+from raylog.cli.main import app
 from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.errors import RaylogError
 from raylog.metadata.records import BrokerConfigChanged
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, node_id
+from raylog.wire.connection import Connection
 from raylog.wire.listeners import listeners_of
 
 pytestmark = pytest.mark.core
@@ -247,12 +253,73 @@ def test_what_cannot_be_changed_so_is_refused(site: Site, name: str, of: str, at
     assert not site.own(0) and not site.own(1)
 
 
-def test_who_asks_no_broker_can_neither_set_nor_take_away(site: Site) -> None:
+def test_the_controller_takes_no_change_that_the_broker_has_not_checked(site: Site) -> None:
     path = str(site.authority.signed("seventh"))
-    with AdminClient(site.running.address) as admin:
-        with pytest.raises(RaylogError, match="ask it, by a listener of its own"):
-            admin.alter_configs(broker=0, set={KEYSTORE: path})
-        assert site.altered({KEYSTORE: path}) == (ErrorCode.none, None)
-        with pytest.raises(RaylogError, match="ask it, by a listener of its own"):
-            admin.alter_configs(broker=0, delete=[KEYSTORE])
+    address = site.running.address
+
+    async def at_controller(changes: list[tuple[str, int, str | None]]) -> str:
+        secret, cluster_id = address.secret, address.cluster_id
+        connection = await Connection.open(address.bootstrap[0], secret=secret, cluster_id=cluster_id)
+        try:
+            (found,) = (await connection.request(alteration(((BROKER, "0", changes),)), timeout_ms=60_000)).responses
+        finally:
+            connection.close()
+        return str(found.error_message)
+
+    assert "ask it, by a listener of its own" in asyncio.run(at_controller([(KEYSTORE, SET, path)]))
+    assert site.altered({KEYSTORE: path}) == (ErrorCode.none, None)
+    assert "ask it, by a listener of its own" in asyncio.run(at_controller([(KEYSTORE, DELETE, None)]))
     assert site.own() == {KEYSTORE: path}
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_the_admin_client_asks_the_broker_itself_whose_certificates_it_sets(site: Site, is_outside: bool) -> None:
+    path = str(site.authority.signed(f"eleventh-{is_outside}"))
+    at = str(listener(site.running, 1))
+    connected = raylog.connect(bootstrap_servers=at).admin() if is_outside else AdminClient(site.running.address)
+    with connected as admin:
+        admin.alter_configs(broker=0, set={KEYSTORE: path, "log.retention.ms": 3_600_000})
+        eventually(lambda: site.shown() == f"eleventh-{is_outside}", "the new certificate")
+        with pytest.raises(RaylogError, match=r"/nowhere\.pem cannot be read"):
+            admin.alter_configs(broker=0, set={KEYSTORE: "/nowhere.pem"})
+        with pytest.raises(RaylogError, match="a listener with TLS that is not there: out"):
+            admin.alter_configs(broker=0, set={KEYSTORE.replace(".out.", ".with_it."): path})
+        assert site.own() == {KEYSTORE: path, "log.retention.ms": "3600000"}
+        admin.alter_configs(broker=0, delete=[KEYSTORE, "log.retention.ms"])
+        assert site.own() == {}
+
+
+def test_raylog_configs_sets_texts_and_never_shows_the_secret_ones(site: Site, tmp_path: Path) -> None:
+    text = site.authority.signed("twelfth").read_text()
+    at = text.index("-----BEGIN CERT")
+    key, chain = text[:at].strip(), text[at:].strip()
+    trusted = site.authority.certificate.read_text().strip()
+    of_one = ("--entity-type", "brokers", "--entity-name", "0", "--bootstrap-server", str(listener(site.running, 1)))
+    said: list[str] = []
+
+    def configs(command: str, *arguments: str) -> str:
+        result = CliRunner().invoke(app, ["configs", command, *of_one, *arguments])
+        said.append(f"{result.stdout}{result.stderr}{result.exception}")
+        return result.stdout
+
+    file = tmp_path / "secret.properties"
+    lines = key.replace("\n", "\\n")
+    file.write_text(f"{KEY}={lines}\n")
+    of_truststore = TRUSTSTORE.replace("location", "certificates")
+    location = "listener.name.out.ssl.{}store.location".format
+    added = f"{CHAIN}={chain},{of_truststore}={trusted},{location('key')}=,{location('trust')}="
+    told = json.loads(configs("alter", "--add-config", added, "--add-config-file", str(file), "--json"))
+    assert told["set"][KEY] is None and told["set"][CHAIN] == chain
+    eventually(lambda: site.shown() == "twelfth", "the new certificate")
+    assert accepts(site, site.folder / "client.pem")
+    assert f"\n  {KEY}=None sensitive=true" in configs("describe")
+    configs("describe", "--json")
+    other = site.authority.signed("thirteenth").read_text()
+    other = other[: other.index("-----BEGIN CERT")].strip()
+    configs("alter", "--add-config", f"{KEY}={other}")
+    assert "the private key is not that of the certificate" in said[-1]
+    configs("alter", "--add-config", f"{KEY}={key},{key}")
+    assert f"what follows {KEY}=… after its comma" in said[-1]
+    body = [line for line in f"{key}\n{other}".splitlines() if "PRIVATE KEY" not in line]
+    assert body and not any(line in each for each in said for line in body)
+    assert site.shown() == "twelfth"

@@ -213,3 +213,10 @@ def test_whatever_is_ignored_has_a_reason() -> None:
     for name in AS_IT_IS:
         assert merged((), {name: AS_IT_IS[name]}) == ServerProperties({})
     assert reason_for("log.retention.hours") is not None
+
+
+def test_names_have_underscores_for_dots_only_where_they_have_no_dots() -> None:
+    name = "listener.name.sasl_ssl.ssl.keystore.location"
+    assert server_properties({name: "/a.pem", "log_retention_ms": 7}) == ServerProperties(
+        {"log.retention.ms": "7"}, listener_configs={name: "/a.pem"}, is_given=True
+    )

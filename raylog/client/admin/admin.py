@@ -40,6 +40,8 @@ from raylog.client.security.acls import AsyncAclCalls
 from raylog.client.security.quotas import AsyncQuotaCalls
 from raylog.client.security.tokens import AsyncTokenCalls
 from raylog.client.security.users import AsyncUserCalls
+from raylog.configs.certificate_configs import listener_of
+from raylog.configs.properties import dotted
 from raylog.errors import ClosedError, ConfigError, RaylogError, error_for
 from raylog.types import TopicPartition, broker_of
 from raylog.wire import private
@@ -270,16 +272,19 @@ class AsyncAdminClient(
         change lists.
 
         The configs are those of a topic, of a broker, or of all brokers ("all"). Configs that
-        concern the whole cluster are set for all brokers. raylog's brokers refuse each config of a
-        group, with the reason.
+        concern the whole cluster are set for all brokers. A listener's certificates are asked of
+        their broker, which reads the files. raylog's brokers refuse each config of a group, with the
+        reason.
         """
         kind, name = _resource(topic, broker, group)
-        operations: list[tuple[str, int, str | None]] = [(key.replace("_", "."), 1, None) for key in delete]
+        operations: list[tuple[str, int, str | None]] = [(dotted(key), 1, None) for key in delete]
         for number, changes in ((0, set), (2, append), (3, subtract)):
-            operations += [
-                (key.replace("_", "."), number, _config_text(value)) for key, value in (changes or {}).items()
-            ]
-        reply = await self._ask(requests.incremental_alter_configs(kind, name, operations, validate_only=validate_only))
+            operations += [(dotted(key), number, _config_text(value)) for key, value in (changes or {}).items()]
+        order = requests.incremental_alter_configs(kind, name, operations, validate_only=validate_only)
+        if isinstance(broker, int) and any(listener_of(each) is not None for each, _, _ in operations):
+            reply = await self._ask_broker(broker, order)
+        else:
+            reply = await self._ask(order)
         _raise_first((r.resource_name, r.error_code, r.error_message) for r in reply.responses)
 
     # -------------------------------------------------------------- cluster, offsets, records
