@@ -69,6 +69,7 @@ def init(
     host: str = "127.0.0.1",
     insecure: bool = False,
     secure: bool = False,
+    client_certificates: bool = False,
     ray_address: str | None = None,
     log_to_driver: bool = False,
     timeout_s: float = 60,
@@ -86,6 +87,7 @@ def init(
     say, and port 9092 of ``host`` for new ones. Clients are given ``advertised_listeners`` instead.
     Listeners that let in everyone who can connect from other machines need ``insecure``. ``secure`` does
     what ``raylog up --secure`` does; the folder's ``security/client.properties`` has what clients need.
+    With ``client_certificates`` clients show certificates of the cluster's authority, not passwords.
 
     ``configs`` are Kafka's static configs of all brokers, or the path of a ``server.properties``. They
     count at once, behind those of ``admin.alter_configs``, and replace an earlier start's; None keeps these.
@@ -110,17 +112,22 @@ def init(
     embedded: dict[str, Any] = {"brokers": brokers, "disks_per_broker": disks_per_broker, "racks": racks, "host": host}
     embedded |= {"listeners": listeners, "advertised_listeners": advertised_listeners}
     embedded |= {"insecure": insecure, "log_to_driver": log_to_driver}
+    secured = {"secure": secure, "client_certificates": client_certificates}
     if disks is not None:
-        return _on_nodes(disks, start, {"folder": folder, "secure": secure, **embedded}, **both)
+        return _on_nodes(disks, start, {"folder": folder, **secured, **embedded}, **both)
     with only_start(Path(folder).expanduser().resolve(), logging.getLogger("raylog.start").warning):
-        return (_start_secure if secure else start_cluster)(folder, start, **embedded, **both)
+        if secure:
+            return _start_secure(folder, start, is_mutual=client_certificates, **embedded, **both)
+        if client_certificates:
+            raise ConfigError("client_certificates says how secure=True lets clients in: give both")
+        return start_cluster(folder, start, **embedded, **both)
 
 
-def _start_secure(folder: str | Path, start: Start, **settings: Any) -> Cluster:
+def _start_secure(folder: str | Path, start: Start, *, is_mutual: bool, **settings: Any) -> Cluster:
     """``start_cluster`` with listeners, users and an authorizer as ``raylog up --secure`` has them."""
     if settings["insecure"]:
         raise ConfigError("secure and insecure exclude each other: give one of them")
-    files = make_secure(Path(folder), settings, "secure=True", "raylog.init(secure=True)")
+    files = make_secure(Path(folder), settings, "secure=True", "raylog.init(secure=True)", is_mutual=is_mutual)
     cluster = start_cluster(folder, start, **settings)
     security = finish(cluster, files, cluster.status()["brokers"])
     logger = logging.getLogger("raylog.start")
