@@ -34,7 +34,7 @@ from raylog.disks.link_file import Links, told_links, wanted_links
 from raylog.disks.listener_file import settings_of_listeners, wanted_listeners
 from raylog.disks.quorum_disks import check_count, quorum_disks
 from raylog.disks.start_lock import only_start
-from raylog.disks.started_listeners import checked_openness
+from raylog.disks.started_listeners import checked_openness, openness
 from raylog.embedded_controllers import have_controllers, note_controllers, start_controllers
 from raylog.errors import ClusterError, ConfigError
 from raylog.extras import need
@@ -189,12 +189,21 @@ def start_cluster(
             call(cluster.address, order, timeout_s=timeout_s)
         with start.phase("brokers"):
             await_brokers(cluster, {disk.broker_id for disk in found}, start)
+            _tell_openness(cluster, found)
         with start.phase("voters"):
             await_voters(cluster, len(homes), start)
             have_controllers(cluster, controllers, start)
         cluster.address = replace(cluster.address, bootstrap=note_controllers(found, cluster.quorum()))
         clusters[home] = cluster
         return cluster
+
+
+def _tell_openness(cluster: Cluster, disks: Sequence[Disk]) -> None:
+    """The logger "raylog.start" says who may do everything."""
+    logger = logging.getLogger("raylog.start")
+    if logger.isEnabledFor(logging.INFO):  # else the status is asked for nothing
+        for line in openness(disks, cluster.status()["brokers"]):
+            logger.info(line)
 
 
 def _check_unchanged(disks: Sequence[Disk], wanted: Sequence[Listeners | None], links: Links | None) -> None:

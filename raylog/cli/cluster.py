@@ -220,7 +220,7 @@ def _up_on_disks(
     wanted_links(settings["configs"], settings["host"])
     is_running_possible = address is not None or running_ray() is not None
     home = None if is_running_possible else folder.expanduser().resolve()  # what runs already is not started
-    checked_openness(wanted, home, settings["host"], is_insecure=settings["insecure"], is_trial=True)
+    checked_openness(wanted, home, settings["host"], is_insecure=settings["insecure"])
     with (
         only_start(folder.expanduser().resolve(), notice),
         _interruption_explained(folder),
@@ -321,10 +321,9 @@ def _tell_obstacles(folder: Path) -> None:
 def _print_up(state: dict[str, Any], folder: Path) -> None:
     from raylog.configs.broker_configs import REPLICATION_FACTOR_UNSET
     from raylog.disks.embedded import existing_disks
-    from raylog.wire.open_listeners import default_listeners, refuse_open
+    from raylog.disks.started_listeners import openness
 
-    listeners = [disk.listeners or default_listeners("127.0.0.1") for disk in existing_disks(folder.resolve())]
-    open_to = refuse_open(listeners, is_insecure=True)
+    open_to = openness(existing_disks(folder.resolve()), state["brokers"])
     secured = []
     if "security" in state:
         from raylog.secure_up import lines_of

@@ -195,11 +195,11 @@ class BrokerServer:
         return self._endpoint
 
     def _tell_who_may_come(self) -> None:
-        for name in open_listeners(self._listeners, on_loopback=False):
+        for name in open_listeners(self.listeners, on_loopback=False):
             logger.warning(
                 "everyone who can connect to %s may do everything, because clients need not authenticate", name
             )
-        for name in open_listeners(self._listeners, on_loopback=True):
+        for name in open_listeners(self.listeners, on_loopback=True):
             logger.info("every program of this machine may do everything at %s", name)
         if not self._ports and self._disk.listeners is None:
             logger.warning(

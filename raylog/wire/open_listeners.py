@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterable
+from dataclasses import replace
 
 from raylog.errors import ConfigError
 from raylog.types import Endpoint
@@ -53,6 +54,20 @@ def open_listeners(listeners: Listeners, *, on_loopback: bool) -> list[str]:
         for each in listeners.each
         if is_open(listeners, each) and is_loopback(each.bind.host) == on_loopback
     ]
+
+
+def as_bound(listeners: Listeners, told: Iterable[str]) -> Listeners:
+    """These with the ports that they got. ``told``: where clients reach them, each as
+    ``NAME://HOST:PORT``; a listener that is not among them, or is advertised elsewhere, stays as it is.
+    """
+    ports = {each.partition("://")[0]: int(each.rpartition(":")[2]) for each in told}
+    each = (
+        replace(one, bind=Endpoint(one.bind.host, ports.get(one.name, one.bind.port)))
+        if one.advertised is None
+        else one
+        for one in listeners.each
+    )
+    return replace(listeners, each=tuple(each))
 
 
 def refuse_open(each: Iterable[Listeners], *, is_insecure: bool) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from certificates import Authority, settings
 
 from raylog.disks.disk import format_disk, with_listeners
-from raylog.disks.started_listeners import checked_openness
+from raylog.disks.started_listeners import checked_openness, openness
 from raylog.errors import ConfigError
 from raylog.server.broker_server import BrokerServer
 from raylog.server.spec import ServerSpec
@@ -73,6 +73,54 @@ def test_a_loopback_address_is_open_and_says_so_once() -> None:
     assert refuse_open(each, is_insecure=False) == [
         "Every program of this machine may do everything at PLAINTEXT://127.0.0.1:9092"
     ]
+
+
+def test_the_ports_that_were_bound_are_named_unless_clients_come_in_elsewhere(tmp_path: Path) -> None:
+    texts = ["127.0.0.1:9092", "OTHER://127.0.0.1:9092", "127.0.0.1:9092"]
+    folders = [tmp_path / f"broker-{number}" for number in range(3)]
+    disks = [
+        format_disk(each, cluster_id="c", broker_id=number, rack=None, controllers=[], secret="s")
+        for number, each in enumerate(folders)
+    ]
+    mapped = {"listener.security.protocol.map": "OTHER:PLAINTEXT"}
+    advertised = [None, None, "kafka.example:7"]
+    given = [
+        listeners_of(text, told, mapped if "OTHER" in text else {})
+        for text, told in zip(texts, advertised, strict=True)
+    ]
+    disks = [with_listeners(disk, each) for disk, each in zip(disks, given, strict=True)]
+    told = ["PLAINTEXT://127.0.0.1:9093", "OTHER://[::1]:9094", "PLAINTEXT://kafka.example:7"]
+    brokers = [{"id": number, "listeners": [text]} for number, text in enumerate(told)]
+    where = "OTHER://127.0.0.1:9094, PLAINTEXT://127.0.0.1:9092, PLAINTEXT://127.0.0.1:9093"
+    assert openness(disks, brokers) == [f"Every program of this machine may do everything at {where}"]
+    (of_none,) = openness(disks[:1], [])
+    assert of_none.endswith("at PLAINTEXT://127.0.0.1:9092")
+
+
+def test_a_broker_whose_port_is_taken_names_the_one_that_it_got(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import asyncio
+    import socket
+
+    async def told(taken: int) -> int:
+        disk = format_disk(tmp_path / "disk", cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
+        spec = ServerSpec(node_id(0, BROKER_SLOT), disk.directory_id, str(disk.path), "127.0.0.1", 1)
+        server = BrokerServer(spec, listeners=made(f"127.0.0.1:{taken}"))
+        await server.start()
+        try:
+            assert server.advertised is not None
+            return server.advertised.port
+        finally:
+            await server.stop()
+
+    with socket.socket() as other, caplog.at_level("INFO", "raylog.broker"):
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        port = asyncio.run(told(taken))
+    assert port != taken
+    assert f"every program of this machine may do everything at PLAINTEXT://127.0.0.1:{port}" in caplog.messages
 
 
 def test_what_the_disks_say_counts_where_nothing_is_wanted(tmp_path: Path) -> None:
