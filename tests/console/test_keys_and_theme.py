@@ -91,6 +91,31 @@ def test_the_page_follows_the_system_until_one_chooses_and_remembers_what_one_ch
     assert page.js(GROUND) == DARK, "what was chosen holds, whatever the system does"
 
 
+@pytest.mark.parametrize(("system", "other"), [("light", "dark"), ("dark", "light")])
+def test_the_switch_goes_round_and_has_the_page_follow_the_system_again(
+    inside: Any, page: Page, system: str, other: str
+) -> None:
+    grounds = {"light": LIGHT, "dark": DARK}
+    title = "document.getElementById('theme-button').title"
+    page.have_system(system)
+    page.open(f"{inside.url}/groups")
+    assert page.js(title) == "Theme: the system's"
+    for chosen in (other, system):
+        page.press("d")
+        assert (page.js(THEME), page.js(GROUND), page.js(title)) == (chosen, grounds[chosen], f"Theme: {chosen}")
+        assert page.js("localStorage.getItem('raylog-theme')") == chosen
+    page.click("#theme-button")
+    assert (page.js(THEME), page.js(title)) == ("", "Theme: the system's")
+    assert page.js("localStorage.getItem('raylog-theme')") is None
+    page.have_system(other)
+    page.until(f"{GROUND} === {grounds[other]!r}")
+    page.open(f"{inside.url}/topics")
+    assert page.js(GROUND) == grounds[other], "also on another page"
+    page.press("d")
+    page.open(f"{inside.url}/groups")
+    assert page.js(title) == f"Theme: {system}", "the button says it from the first look on"
+
+
 def test_what_one_chose_outlives_the_browser(inside: Any, tmp_path: Path) -> None:
     with chromium(tmp_path / "same") as page:
         page.have_system("light")

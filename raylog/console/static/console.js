@@ -112,13 +112,31 @@ if (tail) startTail();
 
 // ------------------------------------------------------------------ theme and keys
 
-function otherTheme() {
-  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = isDark ? "light" : "dark";
-  try { localStorage.setItem("raylog-theme", root.dataset.theme); } catch { /* it holds for this page */ }
+const SIGNS = { system: "◐", light: "☀\uFE0E", dark: "☾" };
+
+function showTheme() {
+  const chosen = root.dataset.theme ?? "system";
+  const button = document.getElementById("theme-button");
+  button.textContent = SIGNS[chosen];
+  button.title = chosen === "system" ? "Theme: the system's" : `Theme: ${chosen}`;
+  button.setAttribute("aria-label", button.title);
 }
 
-document.getElementById("theme-button").addEventListener("click", otherTheme);
+// From the system's theme to the other one, so that something changes, then to the one that the system has, then back.
+function nextTheme() {
+  const ofSystem = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const other = ofSystem === "dark" ? "light" : "dark";
+  if (root.dataset.theme === ofSystem) delete root.dataset.theme;
+  else root.dataset.theme = root.dataset.theme === other ? ofSystem : other;
+  showTheme();
+  try {
+    if (root.dataset.theme) localStorage.setItem("raylog-theme", root.dataset.theme);
+    else localStorage.removeItem("raylog-theme");
+  } catch { /* it holds for this page */ }
+}
+
+document.getElementById("theme-button").addEventListener("click", nextTheme);
+showTheme();
 document.getElementById("keys-button").addEventListener("click", () => document.getElementById("keys").showModal());
 
 let isGoing = false;
@@ -135,7 +153,7 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (event.key === "g") isGoing = true;
-  else if (event.key === "d") otherTheme();
+  else if (event.key === "d") nextTheme();
   else if (event.key === "?") document.getElementById("keys").showModal();
   else if (event.key === "/") {
     const field = document.querySelector("[data-search]");
