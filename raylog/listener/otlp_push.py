@@ -13,9 +13,9 @@ from typing import Final
 
 from raylog.errors import RaylogError
 from raylog.listener.metrics_pushes import PushTarget
-from raylog.metrics.otlp import rejected_of
 from raylog.metrics.otlp_writing import export_request
 from raylog.metrics.registry import Samples
+from raylog.otlp.reading import rejected_of
 from raylog.otlp.sending import EXPORTER, OtlpPost, OtlpSettings, milliseconds, one_of, settings_for
 from raylog.version import VERSION
 

@@ -9,7 +9,6 @@ an error, not a default.
 from __future__ import annotations
 
 import gzip
-import http.client
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from raylog.errors import ConfigError, RaylogError
+from raylog.http_questions import HttpServer
 from raylog.otlp.endpoints import url_of
 from raylog.version import VERSION
 
@@ -67,7 +67,8 @@ class OtlpPost:
     def __init__(self, settings: OtlpSettings) -> None:
         self._settings = settings
         self._url = url_of(settings.endpoint)
-        self._tls = _tls(settings) if self._url.scheme == "https" else None
+        tls = _tls(settings) if self._url.scheme == "https" else None
+        self._server = HttpServer(self._url, tls, ANSWER_BYTES_MAX)
 
     def send(self, body: bytes) -> bytes:
         """The answer. Blocks. Raises OSError, HTTPException, or RaylogError for one that is no success."""
@@ -78,22 +79,11 @@ class OtlpPost:
         }
         if self._settings.is_compressed:
             body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
-        host, port, timeout_s = self._url.hostname or "", self._url.port, self._settings.timeout_s
-        connection = (
-            http.client.HTTPConnection(host, port, timeout=timeout_s)
-            if self._tls is None
-            else http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._tls)
-        )
-        try:
-            target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
-            connection.request("POST", target, body, headers)
-            answer = connection.getresponse()
-            content = answer.read(ANSWER_BYTES_MAX)
-        finally:
-            connection.close()
+        target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
+        answer = self._server.ask("POST", target, headers, body, within_s=self._settings.timeout_s)
         if not 200 <= answer.status < 300:
             raise RaylogError(f"it answers {answer.status} {answer.reason}")
-        return content
+        return answer.body
 
 
 def _tls(settings: OtlpSettings) -> ssl.SSLContext:

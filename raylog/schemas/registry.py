@@ -1,8 +1,8 @@
 """A schema registry: its address, and one question to it over HTTP.
 
 The address comes from the command line and from nowhere else. Questions differ in a whole number (an
-id) or in a subject that the registry itself has named, quoted; redirects are not followed and no proxy
-of the environment is used, so a message cannot make this process connect to any other host.
+id) or in a subject that the registry itself has named, quoted, and ``http_questions`` connects to nobody
+else, so a message cannot make this process connect to any other host.
 """
 
 from __future__ import annotations
@@ -10,12 +10,8 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import socket
 import ssl
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
 from raylog.errors import ConfigError
+from raylog.http_questions import HttpAnswer, HttpAnswerTooLongError, HttpServer
 from raylog.schemas.wire_format import NotDecodedError
 from raylog.version import VERSION
 
@@ -30,7 +27,6 @@ ANSWER_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 4 << 20
 REASON_LENGTH_MAX: Final = 200
 VERSION_MAX: Final = 2**31 - 1
-_CHUNK_BYTES = 1 << 16
 _OK, _UNAUTHORISED, _FORBIDDEN, _NOT_FOUND, _NOT_IMPLEMENTED = 200, 401, 403, 404, 501
 
 
@@ -91,9 +87,10 @@ class SchemaRegistry:
     """Usable from any thread. Every question has a connection of its own."""
 
     def __init__(self, settings: RegistrySettings) -> None:
-        self._parts = _parts(settings.url)
-        self._base = self._parts.path.rstrip("/")
-        self._tls = _trusting(settings.ca) if self._parts.scheme == "https" else None
+        parts = _parts(settings.url)
+        self._base = parts.path.rstrip("/")
+        tls = _trusting(settings.ca) if parts.scheme == "https" else None
+        self._server = HttpServer(parts, tls, ANSWER_BYTES_MAX)
         self._headers = {
             "Accept": "application/vnd.schemaregistry.v1+json, application/json",
             "User-Agent": f"raylog/{VERSION}",
@@ -120,60 +117,20 @@ class SchemaRegistry:
         return found
 
     def _get(self, path: str, name: str) -> Any:
-        until = time.monotonic() + ANSWER_S
         try:
-            with self._connected() as connection:
-                connection.request("GET", self._base + path, headers=self._headers)
-                with connection.getresponse() as answer:
-                    body = _body(answer)
-                if time.monotonic() >= until:  # the body may have been cut
-                    raise TimeoutError
+            answer = self._server.ask("GET", self._base + path, self._headers, within_s=ANSWER_S)
+        except HttpAnswerTooLongError:
+            raise NotDecodedError(f"the schema registry's answer has more than {ANSWER_BYTES_MAX >> 20} MiB") from None
         except (OSError, http.client.HTTPException) as error:
-            late = TimeoutError() if time.monotonic() >= until else error
-            raise RegistryAwayError(f"the schema registry does not answer: {_reason(late)}") from None
-        _check_status(answer, body, name)
+            raise RegistryAwayError(f"the schema registry does not answer: {_reason(error)}") from None
+        _check_status(answer, name)
         try:
-            return json.loads(body)
+            return json.loads(answer.body)
         except (ValueError, RecursionError):
             raise NotDecodedError(f"the schema registry's answer for {name} is no JSON") from None
 
-    @contextmanager
-    def _connected(self) -> Iterator[http.client.HTTPConnection]:
-        """A connection that ends after ``ANSWER_S``, however slowly the other side sends."""
-        host, port = self._parts.hostname or "", self._parts.port
-        connection = (
-            http.client.HTTPConnection(host, port, timeout=ANSWER_S)
-            if self._tls is None
-            else http.client.HTTPSConnection(host, port, timeout=ANSWER_S, context=self._tls)
-        )
-        with closing(connection):
-            connection.connect()
-            # the connection forgets its socket before the answer is read, so the timer has it
-            end = threading.Timer(ANSWER_S, _shut, (connection.sock,))
-            end.daemon = True
-            end.start()
-            try:
-                yield connection
-            finally:
-                end.cancel()
 
-
-def _shut(connected: socket.socket) -> None:
-    with suppress(OSError):  # it is closed
-        connected.shutdown(socket.SHUT_RDWR)
-
-
-def _body(answer: http.client.HTTPResponse) -> bytes:
-    parts, size = [], 0
-    while part := answer.read1(_CHUNK_BYTES):
-        parts.append(part)
-        size += len(part)
-        if size > ANSWER_BYTES_MAX:
-            raise NotDecodedError(f"the schema registry's answer has more than {ANSWER_BYTES_MAX >> 20} MiB")
-    return b"".join(parts)
-
-
-def _check_status(answer: http.client.HTTPResponse, body: bytes, name: str) -> None:
+def _check_status(answer: HttpAnswer, name: str) -> None:
     match answer.status:
         case status if status == _OK:
             return
@@ -186,9 +143,9 @@ def _check_status(answer: http.client.HTTPResponse, body: bytes, name: str) -> N
         case status if 300 <= status < 400:
             raise RegistryAwayError("the schema registry redirects elsewhere, which is not followed: give that URL")
         case status if status >= 500 and status != _NOT_IMPLEMENTED:
-            raise RegistryAwayError(f"the schema registry answers {status}{_words(body)}")
+            raise RegistryAwayError(f"the schema registry answers {status}{_words(answer.body)}")
         case status:
-            raise UnknownFormatError(f"the schema registry answers {status} for {name}{_words(body)}")
+            raise UnknownFormatError(f"the schema registry answers {status} for {name}{_words(answer.body)}")
 
 
 def _words(body: bytes) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from raylog.errors import RaylogError
-from raylog.metrics.otlp import rejected_of
+from raylog.otlp.reading import rejected_of
 from raylog.otlp.sending import OtlpPost, settings_for
 from raylog.otlp.spans import TraceSpan, export_request
 from raylog.server.span_counts import SpanCounts

@@ -16,9 +16,10 @@ from raylog.errors import ConfigError, ProtocolError, RaylogError
 from raylog.listener.otlp_push import OtlpSender, otlp_push, settings_of
 from raylog.metrics import table
 from raylog.metrics.client_series import ClientSeries
-from raylog.metrics.otlp import Point, points_of, rejected_of
+from raylog.metrics.otlp import Point, points_of
 from raylog.metrics.otlp_writing import export_request
 from raylog.metrics.registry import Samples
+from raylog.otlp.reading import rejected_of
 from raylog.server.broker_server import BrokerServer
 from raylog.server.spec import ServerSpec
 from raylog.testing.in_process import InProcessCluster
