@@ -13,6 +13,7 @@ a process.
 from __future__ import annotations
 
 import datetime
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -134,9 +135,10 @@ def finish(cluster: Cluster, files: SecureFiles, brokers: Sequence[dict[str, Any
 def client_texts(security: dict[str, str]) -> dict[str, str]:
     """What to paste, by client."""
     file = security["client_properties"]
+    events = f"--topic events --bootstrap-server {security['bootstrap_servers']}"
     java = (
-        f"kafka-console-producer.sh --topic events --bootstrap-server {security['bootstrap_servers']} "
-        f"--producer.config {file}"
+        f"kafka-console-producer.sh {events} --producer.config {shlex.quote(file)}\n"
+        f"kafka-console-consumer.sh {events} --consumer.config {shlex.quote(file)} --from-beginning"
     )
     spark = f"""\
 from pathlib import Path
@@ -148,7 +150,7 @@ df = spark.read.format("kafka").options(**options).option("subscribe", "events")
         "confluent-kafka": _python_text(security),
         "Java": java,
         "Spark": spark,
-        "raylog": f"raylog topics list --command-config {file}",
+        "raylog": f"raylog topics list --command-config {shlex.quote(file)}",
     }
 
 

@@ -250,7 +250,7 @@ def test_javas_console_producer_writes_when_it_is_pasted(secured: Secured) -> No
     from kafka_peer import apache_kafka
 
     kafka = apache_kafka()
-    command, *options = secured.pasted("Java").split()
+    command, *options = secured.pasted("Java").splitlines()[0].split()
     assert command == "kafka-console-producer.sh"
     made = secured.raylog("topics", "create", "from-java", *secured.pasted("raylog").split()[3:])
     assert made.returncode == 0, made.stderr

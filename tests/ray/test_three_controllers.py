@@ -164,7 +164,7 @@ def test_metrics_and_top_have_all_controllers_and_miss_one_that_stands_still(thr
 
 
 def test_levels_of_loggers_reach_a_standby_and_the_process_that_comes_after_it(three: raylog.Cluster) -> None:
-    name = "raylog.raft"
+    name = "raylog.wire"  # each process has it
 
     async def level(endpoint: Endpoint, broker: int) -> str | None:
         """In the controller there; None if it is another broker's, or not there."""
