@@ -3,6 +3,9 @@
 An ``Account`` is one client's, or that of all who share a quota. It outlives changes of the quota's
 value, which count at once. Those that nobody has used for as long as all windows last are forgotten
 when there are many, because client ids are the clients' own words.
+
+Where several processes share a quota, an account has a ``Holding``, and who exceeds the rate waits as
+that says (``raylog.security.quota_leases``).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from raylog.kafka.context import RequestContext
+from raylog.security.quota_leases import Holding
 from raylog.security.quota_rates import WINDOW_MS, WINDOWS, Rate, TokenBucket, burst_of
 from raylog.security.quotas import CONNECTION_CREATION_RATE, CONTROLLER_MUTATION_RATE, AppliedQuota, ClientQuotas
 
@@ -25,18 +29,20 @@ class HasQuotas(Protocol):
     def quotas(self) -> ClientQuotas: ...
 
 
-_Place = tuple[str, str | None, str | None]
+Place = tuple[str, str | None, str | None]
+"""Whose an account is: key, user, client id."""
 Kept = TypeVar("Kept")
 
 
 class Account:
-    """``limit`` per second."""
+    """``limit`` per second. ``holding``: its part of a quota that is shared; None: it has all of it."""
 
-    __slots__ = ("limit", "rate")
+    __slots__ = ("holding", "limit", "rate")
 
     def __init__(self, rate: Rate) -> None:
         self.limit = 0.0
         self.rate = rate
+        self.holding: Holding | None = None
 
     @property
     def burst(self) -> float:
@@ -46,6 +52,8 @@ class Account:
     def use(self, amount: float, now_ms: int) -> int:
         """How long to wait after it, in milliseconds."""
         self.rate.record(amount, now_ms)
+        if self.holding is not None:
+            return self.holding.spend(amount, now_ms)
         return self.rate.throttle_ms(self.limit, now_ms)
 
     def wait_ms(self, now_ms: int) -> int:
@@ -54,13 +62,21 @@ class Account:
 
     def take_back(self, amount: float, now_ms: int) -> None:
         self.rate.record(-amount, now_ms)
+        if self.holding is not None:
+            self.holding.take_back(amount, now_ms)
 
     def is_idle(self, now_ms: int) -> bool:
         return self.rate.is_idle(now_ms)
 
 
+def _alone(place: Place, account: Account) -> None:
+    """The default where nobody shares quotas."""
+
+
 class QuotaUsage:
-    """``image`` returns the current copy; ``now_ms`` a clock that does not go back."""
+    """``image`` returns the current copy; ``now_ms`` a clock that does not go back. ``on_opened`` may
+    be set; it is given each account of a rate that is new, or whose limit may have changed.
+    """
 
     def __init__(self, image: Callable[[], HasQuotas], now_ms: Callable[[], int]) -> None:
         self._image = image
@@ -71,8 +87,9 @@ class QuotaUsage:
         self._known: dict[
             tuple[str, str, str | None], Account | TokenBucket | None
         ] = {}  # by key, principal, client id
-        self._accounts: dict[_Place, Account] = {}
-        self._buckets: dict[_Place, TokenBucket] = {}
+        self._accounts: dict[Place, Account] = {}
+        self._buckets: dict[Place, TokenBucket] = {}
+        self.on_opened: Callable[[Place, Account], None] = _alone
 
     def follow(self, windows: int, window_ms: int) -> bool:
         """Go by the image as it is now; whether the quotas have changed."""
@@ -90,6 +107,10 @@ class QuotaUsage:
     def has(self, *keys: str) -> bool:
         """Whether there is a quota for one of them."""
         return self._quotas.has(*keys)
+
+    def opened(self, place: Place) -> Account | None:
+        """The account, if there is one already."""
+        return self._accounts.get(place)
 
     def account_of_address(self, address: str) -> Account | None:
         """The account of an address's connections; None if it may open as many as it likes."""
@@ -140,10 +161,11 @@ class QuotaUsage:
             _forget_idle(self._accounts, lambda each: each.is_idle(now_ms))
             account = self._accounts[place] = Account(Rate(*self._windows))
         account.limit = applied.limit
+        self.on_opened(place, account)
         return account
 
 
-def _forget_idle(kept: dict[_Place, Kept], is_idle: Callable[[Kept], bool]) -> None:
+def _forget_idle(kept: dict[Place, Kept], is_idle: Callable[[Kept], bool]) -> None:
     """Make room where there are many."""
     if len(kept) >= ACCOUNTS_KEPT:
         for place in [place for place, each in kept.items() if is_idle(each)]:

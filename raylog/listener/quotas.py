@@ -23,8 +23,9 @@ A first batch that is larger than that is sent if nothing else counts at that ti
 withhold it for ever.
 
 Follower fetches, and raylog's own clients inside the cluster, do not come through a listener and are
-not counted here (``raylog.server.program_quotas`` counts the latter). What is counted is this
-Broker's; a connection whose client has a quota does not move to a host (``raylog.listener.moves``).
+not counted here (``raylog.server.program_quotas`` counts the latter, and ``quota_lender`` has them
+share quotas with clients here). What is counted is this Broker's; a connection whose client has a
+quota does not move to a host (``raylog.listener.moves``).
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Quotas:
 
     def __init__(self, image: Callable[[], MetadataImage], now_ms: Callable[[], int]) -> None:
         self._image = image
-        self._usage = QuotaUsage(image, now_ms)
+        self.usage = QuotaUsage(image, now_ms)
         self._now_ms = now_ms
         self._is_on = False
         self._plain: dict[int, Handler] = {}
@@ -97,28 +98,28 @@ class Quotas:
         """Go by the image as it is now, and stand before the handlers of that server, which are
         the plain ones. Returns whether the quotas have changed.
         """
-        has_changed = self._usage.follow(windows, window_ms)
-        self._is_on = self._usage.has(*_HELD)
-        if self._is_on or self._usage.has(CONTROLLER_MUTATION_RATE):
+        has_changed = self.usage.follow(windows, window_ms)
+        self._is_on = self.usage.has(*_HELD)
+        if self._is_on or self.usage.has(CONTROLLER_MUTATION_RATE):
             if has_changed or server.handlers is not self._plain:
                 self._plain = server.handlers
                 self._limited = self._behind_quotas(self._plain)
             server.handlers = self._limited
-        server.turned_away_s = self._turned_away_s if self._usage.has(CONNECTION_CREATION_RATE) else None
+        server.turned_away_s = self._turned_away_s if self.usage.has(CONNECTION_CREATION_RATE) else None
         return has_changed
 
     def _behind_quotas(self, plain: Mapping[int, Handler]) -> dict[int, Handler]:
         limited = dict(plain)
-        if self._usage.has(REQUEST_PERCENTAGE):
+        if self.usage.has(REQUEST_PERCENTAGE):
             limited |= {key: self._timed(handler) for key, handler in plain.items() if key not in _EXEMPT}
-        if self._usage.has(PRODUCER_BYTE_RATE):
+        if self.usage.has(PRODUCER_BYTE_RATE):
             limited[table.PRODUCE.key] = self._produce(limited[table.PRODUCE.key])
-        if self._usage.has(CONTROLLER_MUTATION_RATE):
+        if self.usage.has(CONTROLLER_MUTATION_RATE):
             for mutation in mutation_quotas.MUTATIONS:
                 limited[mutation.spec.key] = mutation_quotas.behind(
                     mutation,
                     limited[mutation.spec.key],
-                    bucket_of=self._usage.bucket,
+                    bucket_of=self.usage.bucket,
                     image=self._image,
                     now_ms=self._now_ms,
                     throttle=self._throttle,
@@ -127,18 +128,18 @@ class Quotas:
 
     def holds(self, context: RequestContext) -> bool:
         """Whether some quota limits this client's requests."""
-        return self._is_on and any(self._usage.account(key, context) is not None for key in _HELD)
+        return self._is_on and any(self.usage.account(key, context) is not None for key in _HELD)
 
     def of_fetch(self, request: Request) -> FetchQuota | None:
         """The quota that counts for a Fetch; None if there is none."""
         if not self._is_on:
             return None
-        account = self._usage.account(CONSUMER_BYTE_RATE, request.context)
+        account = self.usage.account(CONSUMER_BYTE_RATE, request.context)
         return None if account is None else FetchQuota(account, self._now_ms)
 
     def _produce(self, handler: Handler) -> Handler:
         def handle(request: Request) -> Any:
-            account = self._usage.account(PRODUCER_BYTE_RATE, request.context)
+            account = self.usage.account(PRODUCER_BYTE_RATE, request.context)
             if account is not None:
                 delay_ms = account.use(request.held_bytes, self._now_ms())
                 if delay_ms:
@@ -149,7 +150,7 @@ class Quotas:
 
     def _timed(self, handler: Handler) -> Handler:
         def handle(request: Request) -> Any:
-            account = self._usage.account(REQUEST_PERCENTAGE, request.context)
+            account = self.usage.account(REQUEST_PERCENTAGE, request.context)
             if account is None:
                 return handler(request)
             delay_ms = min(account.wait_ms(self._now_ms()), account.rate.window_ms)
@@ -165,7 +166,7 @@ class Quotas:
 
     def _turned_away_s(self, address: str) -> float:
         """In how many seconds a new connection of that address is to be closed; 0 if it may stay."""
-        account = self._usage.account_of_address(address)
+        account = self.usage.account_of_address(address)
         if account is None:
             return 0.0
         now_ms = self._now_ms()

@@ -99,8 +99,8 @@ class Router:
         self._routes = Routes(broker_id, image)
         self._gone = LatelyGone(self._routes, clock.monotonic_ms)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
-        self._quotas = Quotas(image, clock.monotonic_ms)
-        self._moves = ConnectionMoves(self._owners, self._quotas.holds)
+        self.quotas = Quotas(image, clock.monotonic_ms)
+        self._moves = ConnectionMoves(self._owners, self.quotas.holds)
         self._guard = Guard(image)
         self._link = ControllerLink(
             self._controller_endpoint,
@@ -124,7 +124,7 @@ class Router:
         fetches = Fetches(
             self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
         )
-        fetches.readable, fetches.quota_of = self._guard.readable, self._quotas.of_fetch
+        fetches.readable, fetches.quota_of = self._guard.readable, self.quotas.of_fetch
         self._groups, self._transactions = map(self._coordinators, (GROUPS, TRANSACTIONS))
         self.server = self._server(fetches, ports, cluster_id, stages)
         self.server.on_read = budget.answers_read
@@ -231,7 +231,7 @@ class Router:
         configs, broker_id = self._routes.image.broker_configs, self._routes.broker_id
         windows = broker_configs.number(configs, broker_id, broker_configs.QUOTA_WINDOWS, default=WINDOWS)
         seconds = broker_configs.number(configs, broker_id, broker_configs.QUOTA_WINDOW, default=WINDOW_MS // 1_000)
-        return self._quotas.follow(self.server, windows=windows, window_ms=seconds * 1_000)
+        return self.quotas.follow(self.server, windows=windows, window_ms=seconds * 1_000)
 
     def _take_limits(self) -> None:
         def value(name: str, default: int) -> int:

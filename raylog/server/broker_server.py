@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from raylog.clock import MachineClock
 from raylog.configs.certificate_configs import certificate_configs
 from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
 from raylog.disks.disk import DiskLock, boot_id, lock_disk, read_disk
@@ -36,6 +37,7 @@ from raylog.listener.certificates import ListenerCertificates
 from raylog.listener.metrics_pushes import PushTarget
 from raylog.listener.own_controller import OwnController
 from raylog.listener.plain_user_files import PlainUserFiles
+from raylog.listener.quota_lender import QuotaLender
 from raylog.listener.router import Router
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
@@ -124,6 +126,15 @@ class BrokerServer:
             stages=stages,
         )
         self.metrics = self._broker_metrics(metrics_pushes)
+        self._lender = QuotaLender(
+            broker_of(spec.node_id),
+            Peer(spec.node_id, spec.incarnation),
+            secret=self._disk.link_secret,
+            cluster_id=self._disk.cluster_id,
+            image=self._image,
+            now_ms=MachineClock().monotonic_ms,
+            usage=None if self.router is None else self.router.quotas.usage,
+        )
 
     def _broker_metrics(self, pushes: Sequence[PushTarget]) -> BrokerMetrics:
         return BrokerMetrics(
@@ -304,6 +315,7 @@ class BrokerServer:
             self._lock.release()
 
     async def _close_router(self, *, grace_s: float, ends_moved: bool = False) -> None:
+        self._lender.stop()
         await self.metrics.stop()
         await self._loggers.stop()
         self._own_controller.close()
@@ -329,9 +341,11 @@ class BrokerServer:
             return
         self.metrics.follow()
         self._loggers.follow()
+        if self.router is not None:
+            self.router.image_changed()
+        self._lender.follow()
         if self.router is None:
             return
-        self.router.image_changed()
         certificates = certificate_configs(self._image().broker_configs.get(broker_of(self._spec.node_id), {}))
         if self._answering is None:
             self._answering = asyncio.get_running_loop().create_task(self._answer(self.router, certificates))

@@ -4,6 +4,7 @@ that holds replicas.
 Such a program, as any client of raylog's own inside the cluster, sends to this process what a Broker
 would count (``raylog.listener.quotas``): here its Produce and Fetch requests are counted the same way.
 What servers of the cluster send is not: followers copy, and Brokers have counted what they pass on.
+The broker's processes share each quota (``raylog.server.quota_borrower``).
 
 An answer that exceeds a quota has its records left out. Its client asks again after the throttle
 time.
@@ -24,36 +25,46 @@ from raylog.metadata.image import MetadataImage
 from raylog.security.quota_rates import WINDOW_MS, WINDOWS
 from raylog.security.quotas import ClientQuotas
 from raylog.security.told_quotas import SETTING, ToldQuotas, from_text
+from raylog.server.quota_borrower import QuotaBorrower
+from raylog.wire.private import LEND_QUOTAS
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
 
 _NONE = ToldQuotas(ClientQuotas(), WINDOWS, WINDOW_MS)
 
 
-class ProgramQuotas:
-    """``server`` has its plain handlers until some quota is told."""
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._plain = server.handlers
+
+class ProgramQuotas:
+    """The process's server has its plain handlers until some quota is told."""
+
+    def __init__(self) -> None:
+        self._plain: dict[int, Handler] | None = None
         self._told = _NONE
         self._text: str | None = None
-        self._quotas = Quotas(self._image, lambda: time.monotonic_ns() // 1_000_000)
+        self._quotas = Quotas(self._image, _now_ms)
+        self._borrower = QuotaBorrower(self._quotas.usage, _now_ms)
 
-    def follow(self, settings: Iterable[tuple[str, str]]) -> None:
-        """Go by what the controller says now."""
+    def handlers(self) -> dict[int, Handler]:
+        return {LEND_QUOTAS: self._borrower.handle}
+
+    def follow(self, settings: Iterable[tuple[str, str]], server: Server) -> None:
+        """Go by what the controller says now, and stand before the handlers of the process's server."""
         text = dict(settings).get(SETTING)
         if text == self._text:
             return
         self._text, self._told = text, _NONE if text is None else from_text(text)
-        self._server.handlers = self._plain
-        self._quotas.follow(self._server, windows=self._told.windows, window_ms=self._told.window_ms)
+        plain = self._plain = self._plain or server.handlers
+        server.handlers = plain
+        self._quotas.follow(server, windows=self._told.windows, window_ms=self._told.window_ms)
         if text is None:
             return
-        limited = self._server.handlers
-        self._server.handlers = self._plain | {
-            table.PRODUCE.key: self._of_programs(limited[table.PRODUCE.key], self._plain[table.PRODUCE.key]),
-            table.FETCH.key: self._of_programs(self._fetch, self._plain[table.FETCH.key]),
+        limited = server.handlers
+        server.handlers = plain | {
+            table.PRODUCE.key: self._of_programs(limited[table.PRODUCE.key], plain[table.PRODUCE.key]),
+            table.FETCH.key: self._of_programs(partial(self._fetch, plain[table.FETCH.key]), plain[table.FETCH.key]),
         }
 
     def _image(self) -> MetadataImage:
@@ -64,12 +75,12 @@ class ProgramQuotas:
     def _of_programs(self, limited: Handler, plain: Handler) -> Handler:
         return lambda request: (plain if request.peer.node_id >= 0 else limited)(request)
 
-    def _fetch(self, request: Request) -> Any:
+    def _fetch(self, plain: Handler, request: Request) -> Any:
         quota = self._quotas.of_fetch(request)
         if quota is not None:
             request.replace_body(quota.capped(request.body))
             request.amend_reply(partial(self._charged, request, quota))
-        return self._plain[table.FETCH.key](request)
+        return plain(request)
 
     def _charged(self, request: Request, quota: FetchQuota, reply: Any) -> Any:
         size = sum(len(part.records or b"") for topic in reply.responses for part in topic.partitions)

@@ -172,6 +172,7 @@ class ReplicaServer:
         self._metrics = metrics_of_host(
             spec.node_id, self._servers, lambda: self._host, self._hosted, self._spans.counts
         )
+        self._quotas = ProgramQuotas()
         apis = self._kafka_apis()
         self._server = Server(
             self._handlers(apis),
@@ -183,7 +184,6 @@ class ReplicaServer:
             stages=stages,
             versions=apis.versions,
         )
-        self._quotas = ProgramQuotas(self._server)
 
     def _session_client(self) -> SessionClient:
         return SessionClient(
@@ -235,7 +235,7 @@ class ReplicaServer:
             **repairs.handlers(self, self._names, self._driver.handle),
             **self._hosted.private_handlers(),
             **self._session.handlers(),
-            **self.door.handlers(),
+            **(self.door.handlers() | self._quotas.handlers()),
             **self._metrics.handlers(),
         }
 
@@ -586,7 +586,7 @@ class ReplicaServer:
         self._driver.handle(given)
         self.door.configured(self._host.context.config)
         self.door.log_requests(self._server, self._host.context.config)
-        self._quotas.follow(given.configs)
+        self._quotas.follow(given.configs, self._server)
         self._spans.configure(self._host.context.config)
 
     def _assigned(self, assignments: Iterable[Assignment]) -> None:

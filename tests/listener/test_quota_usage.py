@@ -50,7 +50,7 @@ def test_connections_that_are_turned_away_do_not_count() -> None:
     world = World()
     limited = Quotas(lambda: world.image, lambda: world.now_ms)
     world.image.quotas.set((("ip", None),), CONNECTION_CREATION_RATE, 1.0)
-    limited._usage.follow(11, 1_000)
+    limited.usage.follow(11, 1_000)
     assert [limited._turned_away_s("10.0.0.1") for _ in range(12)] == [0.0] * 10 + [1.0] * 2
     for _ in range(100):
         world.now_ms += 100

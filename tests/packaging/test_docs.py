@@ -101,7 +101,7 @@ def _shown(versions: range) -> str:
 
 
 def private_apis() -> str:
-    from raylog.wire import private, private_transactions, private_watching  # noqa: F401  (declares its own)
+    from raylog.wire import private, private_quotas, private_transactions, private_watching  # noqa: F401  (declares its own)
 
     rows = ["| key | API | |", "|---|---|---|"]
     for key, request in sorted(private._requests.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +47,17 @@ def hosts(running: InProcessCluster) -> list[ReplicaServer]:
     return [each for each in running.launcher.servers.values() if isinstance(each, ReplicaServer)]
 
 
+def is_asked(host: ReplicaServer) -> bool:
+    return host._quotas._borrower._request is not None
+
+
+def know_what_they_have(running: InProcessCluster) -> bool:
+    """Whether no process has a request let pass whose quota it has asked for."""
+    return not any(
+        holding.is_urgent for each in hosts(running) for holding in each._quotas._borrower._borrowing.values()
+    )
+
+
 @pytest.fixture
 def quota(running: InProcessCluster, topic: str) -> Iterator[Callable[..., None]]:
     """Sets quotas, and waits until all processes with replicas have them; removes them at the end."""
@@ -56,6 +68,8 @@ def quota(running: InProcessCluster, topic: str) -> Iterator[Callable[..., None]
             admin.alter_quotas(entity, changes)
         text = as_text(running.controller.image.quotas, 11, 1_000)
         eventually(lambda: all(each._quotas._text == text for each in hosts(running)), "the processes know the quotas")
+        if text is not None:
+            eventually(lambda: all(map(is_asked, hosts(running))), "a Broker asks what they want of them")
 
     def set_(entity: dict[str, str | None], **values: float) -> None:
         entities.append(entity)
@@ -79,6 +93,7 @@ def write(running: InProcessCluster, topic: str, client_id: str, count: int, **o
     with Producer(running.address, client_id=client_id, **options) as producer:
         for _ in range(count):
             producer.send(topic, VALUE).result(60)
+            eventually(lambda: know_what_they_have(running), "leases")
     return time.monotonic() - began
 
 
@@ -109,6 +124,8 @@ def test_a_consumer_above_its_quota_waits_and_misses_nothing(
 ) -> None:
     write(running, topic, "writer", 4)
     quota({"client-id": "greedy"}, consumer_byte_rate=2 * KIB)
+    read(running, topic, "greedy", 1)
+    eventually(lambda: know_what_they_have(running), "leases")
     with at_least(1.0):
         assert read(running, topic, "greedy", 3) == [VALUE] * 3
 
@@ -142,6 +159,8 @@ def test_who_does_not_wait_is_not_read_and_gets_no_more_than_the_quota(
             )
             size = len(reply.responses[0].partitions[0].records)
             found.append((size, reply.throttle_time.total_seconds(), time.monotonic() - began))
+            while not know_what_they_have(running):
+                await asyncio.sleep(0.001)
         connection.close()
         await connection.wait_closed()
         return found

@@ -81,13 +81,13 @@ def of_host(image: MetadataImage, broker_id: int) -> tuple[tuple[str, str], ...]
             config = BROKER_CONFIGS.get(name)
             if config is not None and config.read_by is ReadBy.HOSTS:
                 values[name] = value
-    quotas = _quotas_of_host(image, broker_id)
+    quotas = told_client_quotas(image, broker_id)
     if quotas is not None:
         values[told_quotas.SETTING] = quotas
     return tuple(sorted(values.items()))
 
 
-def _quotas_of_host(image: MetadataImage, broker_id: int) -> str | None:
+def told_client_quotas(image: MetadataImage, broker_id: int) -> str | None:
     """Those that processes count themselves, as a text; None if there are none."""
     if not image.quotas.has(*told_quotas.KEYS):
         return None
