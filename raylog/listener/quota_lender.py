@@ -97,10 +97,10 @@ class QuotaLender:
 
     def _heard(self, host: Owner, reply: QuotasAsked | None, error: RaylogError | None) -> None:
         self._asking.discard(host)
-        if reply is None:
-            asyncio.get_running_loop().call_later(RETRY_S, self._ask, host)
-        else:
+        if reply is not None:
             self._ask(host, tuple(self._lease(host, each) for each in reply.asks))
+        elif host in self._hosts:
+            asyncio.get_running_loop().call_later(RETRY_S, self._ask, host)
 
     def _lease(self, host: Owner, ask: LeaseAsk) -> QuotaLease:
         told = self._told
@@ -137,6 +137,7 @@ class QuotaLender:
     def _renew(self, place: Place, account: Account) -> None:
         pool, holding, now_ms = self._pools[place], account.holding, self._now_ms()
         assert holding is not None, "an account without a holding has nothing to renew"
+        pool.limit = account.limit
         holding.lend(pool.ask(_LISTENER, holding.ask(place[0], place[2] or "", now_ms), now_ms), now_ms)
 
     def _tick(self) -> None:

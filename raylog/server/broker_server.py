@@ -126,15 +126,7 @@ class BrokerServer:
             stages=stages,
         )
         self.metrics = self._broker_metrics(metrics_pushes)
-        self._lender = QuotaLender(
-            broker_of(spec.node_id),
-            Peer(spec.node_id, spec.incarnation),
-            secret=self._disk.link_secret,
-            cluster_id=self._disk.cluster_id,
-            image=self._image,
-            now_ms=MachineClock().monotonic_ms,
-            usage=None if self.router is None else self.router.quotas.usage,
-        )
+        self._lender = self._quota_lender()
 
     def _broker_metrics(self, pushes: Sequence[PushTarget]) -> BrokerMetrics:
         return BrokerMetrics(
@@ -147,6 +139,17 @@ class BrokerServer:
             controller=self._own_controller,
             of_clients=None if self.router is None else self.router.telemetry.add_to,
             pushes=pushes,
+        )
+
+    def _quota_lender(self) -> QuotaLender:
+        return QuotaLender(
+            broker_of(self._spec.node_id),
+            Peer(self._spec.node_id, self._spec.incarnation),
+            secret=self._disk.link_secret,
+            cluster_id=self._disk.cluster_id,
+            image=self._image,
+            now_ms=MachineClock().monotonic_ms,
+            usage=None if self.router is None else self.router.quotas.usage,
         )
 
     def _controllers_on_disk(self) -> tuple[Endpoint, ...]:

@@ -126,6 +126,23 @@ async def test_hosts_are_asked_only_while_they_count_quotas() -> None:
 
 
 @on_a_loop
+async def test_a_host_that_was_away_for_a_moment_is_asked_once() -> None:
+    """Two requests at one host would have it answer each because of the other, for ever."""
+    world = World()
+    world.limit()
+    host, _, on_reply = world.links.calls.pop()
+    on_reply(None, DisconnectedError("gone"))
+    assert len(world.links.calls) == 1, "it is asked again after a while"
+    for is_alive in (False, True):
+        world.image.actors[host.node_id].alive = is_alive
+        world.lender.follow()
+    assert [call[0] for call in world.links.calls].count(host) == 1
+    world.lender._ask(host)
+    assert [call[0] for call in world.links.calls].count(host) == 1
+    world.lender.stop()
+
+
+@on_a_loop
 async def test_the_listeners_clients_share_the_quota_with_hosts() -> None:
     world = World()
     world.limit()

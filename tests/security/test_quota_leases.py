@@ -319,6 +319,18 @@ def test_messages_that_are_lost_cost_no_more_than_a_lease(losses: list[bool]) ->
     assert sum(broker.spent) <= LIMIT * (10 + BURST_S + LEASE_MS / 1_000) + 2 * 20 + 2 * 20 * 100
 
 
+def test_a_process_that_dies_leaves_its_part_after_a_lease() -> None:
+    pool = Pool(LIMIT, BURST_S, 0)
+    for now_ms in range(0, LEASE_MS + 1, RENEWAL_MS):
+        for name in (0, 1):
+            pool.ask(name, asked(is_hungry=True), now_ms)
+    assert pool.ask(0, asked(is_hungry=True), LEASE_MS).rate == LIMIT / 2
+    now_ms = 2 * LEASE_MS - 1
+    assert pool.ask(0, asked(is_hungry=True), now_ms).rate == LIMIT / 2
+    now_ms += 1
+    assert pool.ask(0, asked(is_hungry=True), now_ms).rate == LIMIT
+
+
 def test_a_lower_quota_holds_after_a_lease() -> None:
     pool = Pool(LIMIT, BURST_S, 0)
     for name in range(3):

@@ -10,6 +10,7 @@ from raw_requests import eventually
 
 from raylog import NewTopic
 from raylog.client.sync import AdminClient, Producer
+from raylog.server.broker_server import BrokerServer
 from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 
@@ -44,3 +45,25 @@ def test_a_producer_of_two_hosts_has_its_quota_once(running: InProcessCluster) -
         took_s = time.monotonic() - began
     sent = (RECORDS - 4) * len(VALUE)  # up to two of each host may be on their way while it asks
     assert took_s >= (sent - QUOTA) / QUOTA
+
+
+def test_hosts_go_on_without_their_lender_and_find_the_next_one(running: InProcessCluster) -> None:
+    servers = running.launcher.servers
+    hosts = [each for each in servers.values() if isinstance(each, ReplicaServer)]
+    with AdminClient(running.address) as admin:
+        admin.create_topics([NewTopic("orphaned", 2, 1)])
+        admin.alter_quotas({"client-id": "orphan"}, {"producer_byte_rate": 64 * QUOTA})
+    eventually(lambda: all("orphan" in (each._quotas._text or "") for each in hosts), "the hosts know the quota")
+    node, broker = next((node, each) for node, each in servers.items() if isinstance(each, BrokerServer))
+    with Producer(running.address, client_id="orphan") as producer:
+        producer.send("orphaned", VALUE, partition=0).result(60)
+        running.run(broker.crash())
+        for number in range(8):
+            producer.send("orphaned", VALUE, partition=number % 2).result(60)
+    eventually(lambda: servers[node] is not broker, "another process of the broker")
+    eventually(lambda: all(map(is_asked, hosts)), "it asks what hosts want of quotas")
+
+
+def is_asked(host: ReplicaServer) -> bool:
+    request = host._quotas._borrower._request
+    return request is not None and request.is_open
