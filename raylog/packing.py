@@ -8,7 +8,7 @@ bytes, enums their values, tuples arrays, ``None`` nil.
 A map of a newer version, of an unknown name, with an unknown field or without a field that has no
 default is refused with ``ProtocolError`` that names it: whoever skipped a field that it does not
 know would fold another state than its peers. A trailing field of an inner array may be absent if it
-has a default.
+has a default; the last one of a class is, as long as it has its default and is declared ``LEFT_OUT``.
 
 Annotations understood: int, str, bytes, bool, float, UUID, enums, ``X | None``, ``tuple[X, ...]``,
 ``tuple[X, Y]``, dataclasses.
@@ -28,6 +28,8 @@ import msgpack
 from raylog.errors import ProtocolError
 
 Convert = Callable[[Any], Any]
+LEFT_OUT = {"left out": True}
+"""The metadata of a dataclass's last field that takes no byte while it has its default."""
 _PLAIN = (int, str, bytes, bool, float)
 
 
@@ -123,7 +125,16 @@ def _packer(hint: Any) -> Convert:
         return lambda value: value.value
     assert dataclasses.is_dataclass(hint), f"no packing for {hint!r}"
     fields = [(name, _packer(each)) for name, each in _fields(hint)]  # type: ignore[arg-type]
-    return lambda value: [pack(getattr(value, name)) for name, pack in fields]
+    *_, last = dataclasses.fields(hint)
+    if last.metadata != LEFT_OUT:
+        return lambda value: [pack(getattr(value, name)) for name, pack in fields]
+    default = last.default
+
+    def pack_dataclass(value: Any) -> list[Any]:
+        present = fields[:-1] if getattr(value, last.name) == default else fields
+        return [pack(getattr(value, name)) for name, pack in present]
+
+    return pack_dataclass
 
 
 def _unpacker(hint: Any) -> Convert:

@@ -22,6 +22,7 @@ CONTROLLER_COUNTS = (1, 3, 5)
 """How many controllers a cluster may have: of an even number no more may be away than of one less."""
 FIRST_REPLICA_SLOT = 2
 SLOTS_PER_BROKER = 1 << 16
+_FUTURE = 1 << 16  # above all broker ids
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 METADATA_TOPIC = "__cluster_metadata"
@@ -84,6 +85,23 @@ def node_id(broker_id: int, slot: int) -> int:
 def broker_of(node: int) -> int:
     """The broker that a server actor belongs to; −1 stays −1 ("nobody")."""
     return node >> 16 if node >= 0 else node
+
+
+def future_id(broker_id: int) -> int:
+    """What a leader calls the copy that takes the place of that broker's replica (``disk_moves``):
+    no broker has such an id.
+    """
+    return broker_id | _FUTURE
+
+
+def is_future(broker_id: int) -> bool:
+    return broker_id >= _FUTURE
+
+
+def broker_of_future(id: int) -> int:
+    """The inverse of ``future_id``."""
+    assert is_future(id), id
+    return id - _FUTURE
 
 
 def slot_of(node: int) -> int:

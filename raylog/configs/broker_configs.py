@@ -18,7 +18,7 @@ from typing import Any
 from raylog.configs.broker_config import BrokerConfig, ReadBy
 from raylog.configs.metrics_configs import METRICS_CONFIGS, METRICS_LISTENER, metrics_endpoint
 from raylog.configs.refused_broker_configs import reason_for
-from raylog.configs.replication_quotas import FOLLOWER_RATE, LEADER_RATE
+from raylog.configs.replication_quotas import DISK_MOVE_RATE, FOLLOWER_RATE, LEADER_RATE
 from raylog.configs.security_configs import SECURITY_CONFIGS, check_security
 from raylog.configs.server_configs import CONTROLLERS, HEARTBEAT_INTERVAL, HOSTS, SESSION_TIMEOUT, TRACES_ENDPOINT
 from raylog.configs.token_configs import TOKEN_CONFIGS
@@ -198,6 +198,9 @@ _TABLE = (
                  read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig(LEADER_RATE, ConfigValueType.LONG, str(LONG_MAX),
                  "bytes per second that the broker's throttled leaders send to replicas that are not in sync", 0,
+                 read_by=ReadBy.CONTROLLER),
+    BrokerConfig(DISK_MOVE_RATE, ConfigValueType.LONG, str(LONG_MAX),
+                 "bytes per second that replicas on their way from one disk of the broker to another copy", 1,
                  read_by=ReadBy.CONTROLLER),
     BrokerConfig(SASL_FAILURE_DELAY, ConfigValueType.INT, "100",
                  "how long after its last message a client is told that it has not authenticated", 0, INT_MAX,

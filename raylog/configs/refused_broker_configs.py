@@ -20,10 +20,7 @@ _INSIDE = "servers talk to each other over connections of their own"
 _PYTHONS_TLS = "TLS is Python's and OpenSSL's, which have no such setting"
 _CONNECTIONS = "connections are limited for a broker as a whole (max.connections), and for each address alike (max.connections.per.ip)"
 _METRICS = "there is no JMX reporter"
-_QUOTAS = (
-    "replicas do not move between the disks of a broker; "
-    "copies between brokers are throttled by leader.replication.throttled.rate and its like"
-)
+_QUOTAS = "a quota of copying is an account that holds one second's bytes, and has no windows"
 _USERS = (
     "users and passwords are those of `raylog users`; a listener may have users of PLAIN of its own, "
     "by listener.name.NAME.plain.sasl.jaas.config"
@@ -126,11 +123,10 @@ REFUSED: Mapping[str, str] = {
     "producer.purgatory.purge.interval.requests": _PURGATORY,
     "queued.max.requests": "requests count by their bytes: set queued.max.request.bytes",
     "remote.*": _TIERS,
-    "replica.alter.log.dirs.*": _QUOTAS,
     "replica.selector.class": "a consumer that names its rack is sent to an in-sync replica there; there are no other selectors",
     "replica.socket.receive.buffer.bytes": _BUFFERS,
     "replica.socket.timeout.ms": "a follower's fetch waits for replica.fetch.wait.max.ms at the leader, and fails with its connection",
-    "replication.quota.window.*": "a replication quota is an account that holds one second's bytes, and has no windows",
+    "replication.quota.window.*": _QUOTAS,
     "request.timeout.ms": "a server's request to another one fails with its connection, or with the client's own timeout",
     "reserved.broker.max.id": "brokers are numbered by the cluster, without a gap for numbers of their own",
     "sasl.jaas.config": _USERS,

@@ -14,6 +14,8 @@ LEADERS = "leader.replication.throttled.replicas"
 FOLLOWERS = "follower.replication.throttled.replicas"
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
+DISK_MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+RATES = frozenset({LEADER_RATE, FOLLOWER_RATE, DISK_MOVE_RATE})
 ALL = "*"
 _PAIR = re.compile(r"[0-9]+:[0-9]+")
 

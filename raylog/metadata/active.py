@@ -49,6 +49,7 @@ from raylog.metadata.actors.actor_removals import Departures
 from raylog.metadata.actors.actor_starts import START, Starts, may_create_need
 from raylog.metadata.actors.admission import Admission, admit
 from raylog.metadata.actors.disk_health import DiskHealth, replicas_on
+from raylog.metadata.actors.disk_requests import MoveToDisks
 from raylog.metadata.actors.host_decisions import HostDecisions
 from raylog.metadata.actors.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.actors.liveness import Liveness
@@ -558,6 +559,8 @@ class ActiveController:
                 moved, former = self._moves.move(request, now_ms)
                 self._departures.moved_away(former)
                 self._ledger.hold(SendControllerReply(token, moved))
+            case MoveToDisks():
+                self._ledger.hold(SendControllerReply(token, self._reassignments.move_to_disks(request, now_ms)))
             case PlanHost():
                 self._ledger.hold(SendControllerReply(token, self._hosts.plan(request)))
             case RetireHost():

@@ -10,7 +10,7 @@ and one that also holds what is decided but not committed, against which the nex
 decided.
 
 Invariants: ``topic_ids`` is the inverse of the topics' names; ``assigned`` and ``removals_of`` are
-the inverses of the replicas' and removals' node ids; partitions are numbered from 0 without a gap;
+the inverses of the replicas' (future ones, too) and removals' node ids; partitions are numbered from 0 without a gap;
 ``high_watermarks`` names existing partitions, and nothing from before their last unclean election;
 ``records()`` folds to an equal image.
 """
@@ -222,9 +222,8 @@ class MetadataImage:
             return host.directory_id
         ids = self.partitions_on(node_id)
         if ids:
-            slot = self.topics[ids[0].topic_id].partitions[ids[0].partition].slot(broker_of(node_id))
-            assert slot is not None and slot.node_id == node_id, (slot, node_id)
-            return slot.directory_id
+            slots = self.topics[ids[0].topic_id].partitions[ids[0].partition].slots
+            return next(slot.directory_id for slot in slots if slot.node_id == node_id)
         return self.removals[self.removals_on(node_id)[0]].directory_id
 
     def hosts_of(self, directory_id: uuid.UUID) -> list[HostPlanned]:
@@ -371,11 +370,11 @@ class MetadataImage:
         topic = self.topics[record.topic_id]
         before = topic.partitions.get(record.partition)
         assert before is not None or record.partition == len(topic.partitions), f"a gap before {record}"
-        if before is None or before.replicas != record.state.replicas:
-            kept = {slot.node_id for slot in record.state.replicas}
+        if before is None or before.slots != record.state.slots:
+            kept = {slot.node_id for slot in record.state.slots}
             for node in kept:
                 self.assigned.setdefault(node, set()).add(record.id)
-            for slot in before.replicas if before is not None else ():
+            for slot in before.slots if before is not None else ():
                 if slot.node_id not in kept:
                     self._unassign(slot.node_id, record.id)
         if before is not None and record.state.unclean_elections > before.unclean_elections:
@@ -387,7 +386,7 @@ class MetadataImage:
         del self.topic_ids[topic.name]
         for partition, state in topic.partitions.items():
             self.high_watermarks.pop(TopicIdPartition(record.topic_id, partition), None)
-            for slot in state.replicas:
+            for slot in state.slots:
                 self._unassign(slot.node_id, TopicIdPartition(record.topic_id, partition))
                 if may_hold_folder(self, slot):
                     self._add_removal(
@@ -397,11 +396,12 @@ class MetadataImage:
     def _replace_disk(self, old: uuid.UUID, new: uuid.UUID) -> None:
         for topic in self.topics.values():
             for partition, state in topic.partitions.items():
-                if any(slot.directory_id == old for slot in state.replicas):
-                    slots = (
-                        replace(slot, directory_id=new) if slot.directory_id == old else slot for slot in state.replicas
+                if any(slot.directory_id == old for slot in state.slots):
+                    slots = tuple(
+                        replace(slot, directory_id=new) if slot.directory_id == old else slot for slot in state.slots
                     )
-                    topic.partitions[partition] = replace(state, replicas=tuple(slots))
+                    count = len(state.replicas)
+                    topic.partitions[partition] = replace(state, replicas=slots[:count], futures=slots[count:])
         for key in [key for key, removal in self.removals.items() if removal.directory_id == old]:
             self._drop_removal(key)
         for hosts in (self.hosts, self.retiring):
@@ -534,7 +534,7 @@ class MetadataImage:
             assert sorted(topic.partitions) == list(range(len(topic.partitions))), f"{topic.name}: a gap"
             for partition, state in topic.partitions.items():
                 state.check()
-                for slot in state.replicas:
+                for slot in state.slots:
                     assigned.setdefault(slot.node_id, set()).add(TopicIdPartition(topic_id, partition))
                     disk = self.disks.get(slot.directory_id)
                     assert disk is not None, f"{topic.name}-{partition} on an unknown disk {slot}"

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast, get_args
 
@@ -28,7 +28,7 @@ import msgpack
 
 from raylog.control.high_watermarks import TopicHighWatermarks
 from raylog.errors import ProtocolError
-from raylog.packing import Packing, unpack_plain
+from raylog.packing import LEFT_OUT, Packing, unpack_plain
 from raylog.security.acl import AclBinding
 from raylog.security.protocols import AdvertisedListener, SecurityProtocol
 from raylog.security.quotas import Entity
@@ -67,6 +67,9 @@ class PartitionState:
     ``leader_epoch`` is −1 until somebody has led, and each epoch has one leader and one
     incarnation; ``partition_epoch`` grows with every change of leader, isr, elr, replicas or
     minimum ISR.
+
+    ``futures`` (``disk_moves``) are copies on other disks of brokers that have a replica, at most
+    one of each broker: they follow the leader, and are none of the ``replicas`` yet.
     """
 
     replicas: tuple[ReplicaSlot, ...]
@@ -80,6 +83,12 @@ class PartitionState:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     unclean_elections: int = 0
+    futures: tuple[ReplicaSlot, ...] = field(default=(), metadata=LEFT_OUT)
+
+    @property
+    def slots(self) -> tuple[ReplicaSlot, ...]:
+        """Where there is a copy: the replicas, then the future ones."""
+        return self.replicas + self.futures if self.futures else self.replicas
 
     @property
     def brokers(self) -> tuple[int, ...]:
@@ -87,6 +96,10 @@ class PartitionState:
 
     def slot(self, broker_id: int) -> ReplicaSlot | None:
         return next((slot for slot in self.replicas if slot.broker_id == broker_id), None)
+
+    def future(self, broker_id: int) -> ReplicaSlot | None:
+        """The copy of that broker that is to take its replica's place."""
+        return next((slot for slot in self.futures if slot.broker_id == broker_id), None)
 
     def node_of(self, broker_id: int) -> int:
         """The node that holds the replica of that broker; −1 for nobody."""
@@ -104,6 +117,10 @@ class PartitionState:
         assert (self.leader == NO_LEADER) == (self.leader_incarnation == 0), f"{self}"
         assert self.leader == NO_LEADER or self.leader_epoch >= 0, f"{self}"
         assert self.partition_epoch >= 0 and self.leader_epoch >= -1, f"{self}"
+        assert len({slot.broker_id for slot in self.futures}) == len(self.futures), f"{self}"
+        for future in self.futures:
+            slot = self.slot(future.broker_id)
+            assert slot is not None and slot.directory_id != future.directory_id, f"{future} beside {slot}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import uuid
 from dataclasses import dataclass
 from enum import Enum
 
+from raylog.metadata.actors.disk_requests import MoveToDisks, MovingToDisks
 from raylog.metadata.actors.opened_logs import OpenedLogs
 from raylog.metadata.configuration.acl_requests import (
     AclsCreated,
@@ -578,7 +579,7 @@ Request = (
     CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | SetStaticConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
     | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId | AllocateProducerIds
-    | RegisterDisk | PlanControllers | DescribeAcls | CreateAcls | DeleteAcls | AlterUserScramCredentials
+    | MoveToDisks | RegisterDisk | PlanControllers | DescribeAcls | CreateAcls | DeleteAcls | AlterUserScramCredentials
     | DescribeUserScramCredentials | AlterClientQuotas | DescribeClientQuotas | CreateDelegationToken | RenewDelegationToken
     | ExpireDelegationToken | RemoveExpiredTokens | DescribeDelegationTokens
 )  # fmt: skip
@@ -587,7 +588,7 @@ ControllerReply = (
     TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | ConfigsDescribed | TopicsDescribed
     | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ReassignmentsAltered
     | ReassignmentsListed | BrokerDrained | ReplicasMoved | HostAnswer | HostRetirement | BrokerUnregistration | ProducerIdAssigned
-    | ProducerIdsBlock
+    | MovingToDisks | ProducerIdsBlock
     | DiskOutcome | ControllersPlan | AclsDescribed | AclsCreated | AclsDeleted | UserScramCredentialsAltered
     | UserScramCredentialsDescribed | ClientQuotasAltered | ClientQuotasDescribed | DelegationTokenAnswer
     | DelegationTokensRemoved | DelegationTokensDescribed | Refused

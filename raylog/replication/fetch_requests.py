@@ -145,9 +145,8 @@ class FetchRequests:
                 refused = replica.refused_fetch(replica.refusal())  # another one leads
             progress: FollowerProgress | None = None
             if refused is None and follower and replica.leader is not None:
-                if event.replica_id in replica.leader.followers:
-                    progress = replica.follower_progress(event)
-                else:
+                progress = replica.follower_progress(event)
+                if progress is None and event.replica_id not in replica.leader.followers:
                     refused = replica.refused_fetch(UNKNOWN_LEADER_EPOCH)
             if refused is not None:
                 results.append(refused)

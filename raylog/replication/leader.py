@@ -43,7 +43,7 @@ from raylog.replication.events import Buffer, FetchPartition, ProducePartitionRe
 from raylog.replication.isr import InSyncReplicas
 from raylog.replication.leaderships import TransactionMarked
 from raylog.replication.traced import TracedBatches
-from raylog.types import INTERNAL_TOPICS
+from raylog.types import INTERNAL_TOPICS, future_id, is_future
 
 if TYPE_CHECKING:
     from raylog.replication.replica import Replica
@@ -105,6 +105,7 @@ class Leader:
         "_isr_followers",
         "epoch_start_offset",
         "followers",
+        "has_futures",
         "isr",
         "lag_timer",
         "leader_epoch",
@@ -160,11 +161,17 @@ class Leader:
 
     def _meet_followers(self, replicas: Iterable[AssignedReplica], now_ms: int) -> None:
         known, self.followers = self.followers, {}
+        self.has_futures = False
         for assigned in replicas:
             broker_id = assigned.broker_id
-            if broker_id == self.replica.context.broker_id:
+            if broker_id == self.replica.me:
                 continue
+            self.has_futures |= is_future(broker_id)
             progress = known.get(broker_id)
+            future = known.get(future_id(broker_id))
+            if future is not None and future.incarnation == assigned.incarnation and not is_future(broker_id):
+                progress = future  # it is the broker's replica now
+                progress.broker_id = broker_id
             if progress is None or progress.incarnation != assigned.incarnation:
                 caught_up_ms = now_ms if broker_id in self.isr.committed else LONG_AGO_MS
                 progress = FollowerProgress(broker_id, assigned.incarnation, caught_up_ms)
@@ -172,7 +179,7 @@ class Leader:
         self._note_isr()
 
     def _note_isr(self) -> None:
-        me = self.replica.context.broker_id
+        me = self.replica.me
         self._isr_followers = [self.followers.get(member) for member in self.isr.maximal if member != me]
 
     # -------------------------------------------------------------- append
@@ -368,7 +375,7 @@ class Leader:
         members = []
         for member in self.isr.maximal:
             progress = self.followers.get(member)
-            if member == self.replica.context.broker_id or (progress and not self._is_lagging(progress, now_ms)):
+            if member == self.replica.me or (progress and not self._is_lagging(progress, now_ms)):
                 members.append(member)
         return tuple(members)
 
@@ -392,7 +399,7 @@ class Leader:
         )
 
     def _incarnation_of(self, member: int) -> int:
-        if member == self.replica.context.broker_id:
+        if member == self.replica.me:
             return self.replica.context.incarnation
         return self.followers[member].incarnation
 
@@ -478,7 +485,7 @@ class Leader:
 
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken."""
-        me = self.replica.context.broker_id
+        me = self.replica.me
         self.isr.check()
         assert me in self.isr.committed, f"{self.replica.id}: leader {me} is not in its ISR {self.isr.committed}"
         assert me not in self.followers

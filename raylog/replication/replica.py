@@ -75,7 +75,7 @@ from raylog.replication.flushing import Flushing
 from raylog.replication.follower import Follower
 from raylog.replication.leader import FollowerProgress, Leader
 from raylog.replication.parked import Watchers
-from raylog.types import NO_LEADER, TopicIdPartition
+from raylog.types import NO_LEADER, TopicIdPartition, future_id, is_future
 
 if TYPE_CHECKING:
     from raylog.log.log import Log
@@ -127,6 +127,7 @@ class Replica:
         "is_watched",
         "leader",
         "log",
+        "me",
         "reason",
         "role",
         "throttles_copying_in",
@@ -140,6 +141,7 @@ class Replica:
         self.context = context
         self.id: TopicIdPartition = assignment.id
         self.assignment = assignment
+        self.me = _own_id(assignment, context)
         self.counts = context.counts.of_topic(assignment.topic)
         self.role = Role.OPENING
         self.log: Log | None = None
@@ -173,7 +175,7 @@ class Replica:
         """
         if self.role is Role.LEADER or self.role is Role.OFFLINE:
             return False
-        assignment, me = self.assignment, self.context.broker_id
+        assignment, me = self.assignment, self.me
         return assignment.leader in (NO_LEADER, me) and (me in assignment.isr or me in assignment.elr)
 
     @property
@@ -187,6 +189,7 @@ class Replica:
         if assignment.leader_epoch < known.leader_epoch or assignment.partition_epoch < known.partition_epoch:
             return False
         self.assignment = assignment
+        self.me = _own_id(assignment, self.context)
         self.context.changed[self.id] = None
         self.hint = _hint_of(assignment)
         self._note_throttles()
@@ -214,19 +217,19 @@ class Replica:
         """Whether this replica is throttled as a follower now, and those who follow it, apart from
         the ISR.
         """
-        assignment, me = self.assignment, self.context.broker_id
+        assignment, me = self.assignment, self.me
         config = dict(assignment.config)
         partition = assignment.partition
         self.throttles_copying_out = throttled_replicas.names(config.get(LEADERS, ""), partition, me)
-        self.throttles_copying_in = me not in assignment.isr and throttled_replicas.names(
-            config.get(FOLLOWERS, ""), partition, me
+        self.throttles_copying_in = is_future(me) or (
+            me not in assignment.isr and throttled_replicas.names(config.get(FOLLOWERS, ""), partition, me)
         )
 
     def _take_role(self, now_ms: int) -> None:
         assignment = self.assignment
         leading = self.leader
         assigned = _assigned_to(assignment, assignment.leader)
-        me = self.context.broker_id
+        me = self.me
         if assignment.leader == me and assigned is not None and assigned.incarnation == self.context.incarnation:
             if leading is not None and leading.leader_epoch == assignment.leader_epoch:
                 leading.reassigned(assignment, now_ms)
@@ -310,7 +313,7 @@ class Replica:
         """Another epoch begins: drop the damage, if nobody counts on this log, before the first
         fetch in it says where it ends.
         """
-        assignment, me = self.assignment, self.context.broker_id
+        assignment, me = self.assignment, self.me
         if me in assignment.isr or me in assignment.elr:
             self._tell_damage()  # it was decided for another reason
             return
@@ -327,7 +330,7 @@ class Replica:
         over, else give up.
         """
         self.context.suspected.append((self, offset))
-        me, assignment = self.context.broker_id, self.assignment
+        me, assignment = self.me, self.assignment
         others = [each for each in assignment.replicas if each.broker_id in assignment.isr and each.broker_id != me]
         return KAFKA_STORAGE_ERROR if any(each.incarnation for each in others) else CORRUPT_MESSAGE
 
@@ -425,7 +428,7 @@ class Replica:
         if request.current_leader_epoch != -1:
             if request.current_leader_epoch != self.assignment.leader_epoch:
                 return self.refused_fetch(self.judge_epoch(request.current_leader_epoch))
-            if not follower and self.leader is None and self.context.broker_id not in self.assignment.isr:
+            if not follower and self.leader is None and self.me not in self.assignment.isr:
                 # Nobody knows how far it lags behind. Who names no epoch wants this replica, as it
                 # is.
                 return self.refused_fetch(NOT_LEADER_OR_FOLLOWER)
@@ -464,10 +467,15 @@ class Replica:
         )
 
     def follower_progress(self, request: FetchReceived) -> FollowerProgress | None:
-        """The follower that sends this fetch, if it is the process that the assignment names."""
+        """The follower that sends this fetch, if it is the process that the assignment names: its
+        broker's replica, or the future one.
+        """
         assert self.leader is not None
-        progress = self.leader.followers.get(request.replica_id)
-        if progress is None or progress.incarnation != request.replica_incarnation or not progress.incarnation:
+        followers, incarnation = self.leader.followers, request.replica_incarnation
+        progress = followers.get(request.replica_id)
+        if progress is None or progress.incarnation != incarnation:
+            progress = followers.get(future_id(request.replica_id)) if self.leader.has_futures else None
+        if progress is None or progress.incarnation != incarnation or not incarnation:
             return None
         return progress
 
@@ -567,6 +575,14 @@ def _assigned_to(assignment: Assignment, broker_id: int) -> AssignedReplica | No
         if replica.broker_id == broker_id:
             return replica
     return None
+
+
+def _own_id(assignment: Assignment, context: HostContext) -> int:
+    """What the leader calls the replica of this process: the broker's id, or that of its future
+    copy.
+    """
+    own = (each.broker_id for each in assignment.replicas if each.node_id == context.identity.node_id)
+    return next(own, context.broker_id)
 
 
 def _hint_of(assignment: Assignment) -> LeaderHint:

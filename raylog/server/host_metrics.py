@@ -15,6 +15,7 @@ from raylog.server.coordinator_metrics import of_groups, of_transactions
 from raylog.server.hosted_coordinators import HostedCoordinators
 from raylog.server.process_metrics import ProcessMetrics
 from raylog.server.span_counts import SpanCounts
+from raylog.types import is_future
 from raylog.wire.server import Server
 
 _OF_LOGS = (table.LOG_SIZE, table.LOG_START_OFFSET, table.LOG_END_OFFSET)
@@ -85,7 +86,7 @@ def _add_states(samples: Samples, replicas: Iterable[Replica]) -> None:
         if leader is not None:
             in_sync = len(leader.isr.committed)
             leaders += 1
-            under_replicated += in_sync < len(replica.assignment.replicas)
+            under_replicated += in_sync < sum(not is_future(each.broker_id) for each in replica.assignment.replicas)
             under_minimum += in_sync < leader.min_isr
             at_minimum += in_sync == leader.min_isr
     samples.add(table.PARTITIONS, held)

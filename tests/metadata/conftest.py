@@ -63,7 +63,7 @@ from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import HardState, bootstrap_snapshot
 from raylog.raft.quorum import Quorum, QuorumConfig
 from raylog.simulator.simulated_files import SimulatedDisk
-from raylog.types import ActorIdentity, Condition, Endpoint, TopicIdPartition, node_id
+from raylog.types import ActorIdentity, Condition, Endpoint, TopicIdPartition, is_future, node_id
 
 CLUSTER = "a-test-cluster"
 VOTER = uuid.UUID(int=1)
@@ -148,13 +148,13 @@ class Process:
         self.world.run_later()
 
     def open(self, id: TopicIdPartition) -> None:
-        known = id in self.world.disks.setdefault(self.broker, set())
+        known = id in self.world.disks.setdefault(self.directory_id, set())
         default = self.default_condition or (Condition.WHOLE if known else Condition.MISSING)
         epoch, end, *committed = self.ends.get(id, (-1, 0))
         high_watermark = committed[0] if committed else 0
         status = ReplicaStatus(*id, self.conditions.get(id, default), 0, end, high_watermark, epoch, -1, -1)
         self.held[id] = status
-        self.world.disks[self.broker].add(id)
+        self.world.disks[self.directory_id].add(id)
         self.world.later(lambda: self.say(ReplicaOpened(status)))
 
     def report(self, id: TopicIdPartition, mark: HighWatermark) -> None:
@@ -177,7 +177,9 @@ class Process:
         """Ask for an ISR and return the error of the answer."""
         told = self.told[id]
         incarnations = {replica.broker_id: replica.incarnation for replica in told.replicas}
-        incarnations.update({broker: self.world.process(id, broker).incarnation for broker in isr})
+        incarnations.update(
+            {broker: self.world.process(id, broker).incarnation for broker in isr if not is_future(broker)}
+        )
         self.world.last_request += 1
         request = AlterPartition(
             self.world.last_request,
@@ -200,7 +202,7 @@ class World:
         self.now = 1_000
         self.sessions: dict[int, Process] = {}
         self.processes: dict[int, Process] = {}
-        self.disks: dict[int, set[TopicIdPartition]] = {}  # the logs that brokers have, whatever process
+        self.disks: dict[uuid.UUID, set[TopicIdPartition]] = {}  # the logs that are there, whatever process
         self.replaced: dict[int, uuid.UUID] = {}  # disks by broker, where it is not the first one
         self.replies: dict[int, object] = {}
         self.notices: list[str] = []
@@ -381,7 +383,6 @@ class World:
     def replace_disk(self, broker: int) -> uuid.UUID:
         """A blank disk at the path of the broker's disk."""
         self.replaced[broker] = directory_id = uuid.UUID(int=0xE000 + broker)
-        self.disks[broker] = set()
         assert self.ask(RegisterDisk(CLUSTER, broker, directory_id, f"/disks/{broker}")).error == 0
         return directory_id
 

@@ -263,7 +263,7 @@ def test_a_replacement_resets_what_it_does_not_name(world):
 
 
 def test_what_a_broker_can_never_have_may_be_deleted_because_that_asks_for_nothing(world):
-    assert configure(world, "1", "replica.alter.log.dirs.io.max.bytes.per.second", None).error == 0
+    assert configure(world, "1", "alter.log.dirs.replication.quota.window.num", None).error == 0
     assert configure(world, "1", "no.such.thing", None).error == ErrorCode.invalid_config
     assert not world.image.broker_configs
 

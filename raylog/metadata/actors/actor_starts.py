@@ -280,7 +280,7 @@ def may_create_need(record: Record) -> bool:
     """
     match record:
         case PartitionChanged():
-            return record.state.partition_epoch == 0 or bool(record.state.adding)
+            return record.state.partition_epoch == 0 or bool(record.state.adding or record.state.futures)
         case (
             ProducerIdsAllocated() | TopicConfigChanged() | StaticConfigsChanged() | BrokerConfigChanged() | HighWatermarksNoted()
             | ControllersPlanned() | AclCreated() | AclDeleted() | UserScramCredentialSet() | UserScramCredentialRemoved()

@@ -51,11 +51,11 @@ class DiskHealth:
 
 
 def replicas_on(image: MetadataImage, directory_ids: Iterable[uuid.UUID]) -> list[TopicIdPartition]:
-    """The partitions that have a replica on one of these disks."""
+    """The partitions that have a replica, or a future one, on one of these disks."""
     wanted = set(directory_ids)
     return [
         TopicIdPartition(topic_id, partition)
         for topic_id, topic in sorted(image.topics.items())
         for partition, state in sorted(topic.partitions.items())
-        if any(slot.directory_id in wanted for slot in state.replicas)
+        if any(slot.directory_id in wanted for slot in state.slots)
     ]

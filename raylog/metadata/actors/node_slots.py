@@ -92,7 +92,7 @@ class NodeSlots:
         topic = self._image.topics.get(topic_id)
         counts: dict[int, int] = {}
         for _, state in sorted(topic.partitions.items()) if topic is not None else ():
-            for slot in state.replicas:
+            for slot in state.slots:
                 is_host = slot.node_id in self._image.hosts or slot.node_id in self._image.retiring
                 if slot.directory_id == directory_id and not is_host:
                     counts[slot.node_id] = counts.get(slot.node_id, 0) + 1

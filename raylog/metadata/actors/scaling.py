@@ -219,7 +219,10 @@ class Scaling:
     def _may_move(self, id: TopicIdPartition, source: int) -> bool:
         state = self._latest.partition(id)
         return (
-            state is not None and id in self._latest.assigned.get(source, ()) and not reassignments.is_under_way(state)
+            state is not None
+            and not reassignments.is_under_way(state)
+            and id in self._latest.assigned.get(source, ())
+            and state.future(broker_of(source)) is None
         )
 
     def _has_room(self, source: int, bounds: Bounds) -> bool:

@@ -44,6 +44,7 @@ from raylog.metadata.records import (
     Record,
     RemovalConfirmed,
     RemovalPending,
+    ReplicaSlot,
     ResourceConfigChanged,
     StaticConfigsChanged,
     TopicConfigChanged,
@@ -189,6 +190,15 @@ def _of_partition(image: MetadataImage, record: PartitionChanged) -> Iterator[Fa
             yield "reassignment-ended", name, f"its replicas are {list(after.brokers)}"
     elif before.brokers != after.brokers:
         yield "replicas-changed", name, f"{list(after.brokers)}, before {list(before.brokers)}"
+    started = [slot for slot in after.futures if slot not in before.futures]
+    if started:
+        copies = [f"broker {slot.broker_id} copies it to {_disk(image, slot)}" for slot in started]
+        yield "disk-move-started", name, ", ".join(copies)
+    ended = [slot for slot in before.futures if after.future(slot.broker_id) is None]
+    if ended:
+        holders = [slot for each in ended if (slot := after.slot(each.broker_id)) is not None]
+        held = [f"broker {slot.broker_id} has it on {_disk(image, slot)}" for slot in holders]
+        yield "disk-move-ended", name, ", ".join(held) or "the broker holds it no more"
     moved = [
         f"broker {slot.broker_id}'s from actor {former.node_id} to {slot.node_id}"
         for slot in after.replicas
@@ -196,6 +206,11 @@ def _of_partition(image: MetadataImage, record: PartitionChanged) -> Iterator[Fa
     ]
     if moved:
         yield "replica-moved", name, ", ".join(moved)
+
+
+def _disk(image: MetadataImage, slot: ReplicaSlot) -> str:
+    disk = image.disks.get(slot.directory_id)
+    return str(slot.directory_id) if disk is None else disk.path
 
 
 def _of_leader(name: str, before: PartitionState, after: PartitionState) -> Iterator[Fact]:

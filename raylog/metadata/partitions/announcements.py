@@ -33,6 +33,7 @@ from raylog.control.session import (
     SettingsChanged,
     TopicsNamed,
 )
+from raylog.metadata.actors import disk_moves
 from raylog.metadata.configuration import effective_configs
 from raylog.metadata.configuration import replication_quota_rates as copy_rates
 from raylog.metadata.configuration.controller_config import ControllerSettings
@@ -143,7 +144,7 @@ class Announcements:
         state = topic.partitions[id.partition]
         made: dict[int | None, Assignment] = {}
         frames = []
-        for slot in sorted(state.replicas, key=lambda slot: slot.broker_id != state.leader):
+        for slot in sorted(state.slots, key=lambda slot: slot.broker_id != state.leader):
             session = self._listening(slot.node_id)
             if session is not None and id not in session.failed:
                 frames += self._for_coordinators(session, topic.name)
@@ -370,7 +371,7 @@ class Announcements:
             leader=state.leader,
             leader_epoch=state.leader_epoch,
             partition_epoch=state.partition_epoch,
-            replicas=tuple(self._replica(slot) for slot in state.replicas),
+            replicas=tuple(map(self._replica, (*state.replicas, *map(disk_moves.shown, state.futures)))),
             isr=state.isr,
             adding=state.adding,
             removing=state.removing,

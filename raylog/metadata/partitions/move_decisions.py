@@ -68,6 +68,10 @@ class Moves:
         if slot is None:
             raise InvalidRequest(f"{name}: broker {wanted.broker} has no replica, only brokers {list(state.brokers)}")
         self._check_settled(name, state)
+        if state.future(wanted.broker) is not None:
+            raise ReassignmentInProgress(
+                f"{name}: broker {wanted.broker} is copying it to another disk; move it when that is done"
+            )
         return TopicIdPartition(topic.topic_id, wanted.partition), slot
 
     @staticmethod

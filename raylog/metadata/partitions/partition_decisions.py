@@ -27,6 +27,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.configs import topic_configs
 from raylog.control.session import AlterPartition, ReplicaStatus
+from raylog.metadata.actors import disk_moves
 from raylog.metadata.configuration import effective_configs
 from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.events import Notice
@@ -159,6 +160,7 @@ class PartitionDecisions:
             if topic is None or state is None:
                 self._returning.pop(id, None)
                 continue
+            state = self._without_lost_futures(topic, id, state)
             candidates = self._candidates(id, state)
             state = self._drop_short_logs(topic, id, state, candidates)
             after = elections.settled(
@@ -188,6 +190,22 @@ class PartitionDecisions:
                 self._timers.cancel((AWAITED_LOGS, id))
             elif (AWAITED_LOGS, id) not in self._timers:
                 self._await_logs(topic, id, after, candidates, now_ms)
+
+    def _without_lost_futures(self, topic: Topic, id: TopicIdPartition, state: PartitionState) -> PartitionState:
+        """A future copy whose log or disk has failed is given up."""
+        after = state
+        for future in state.futures:
+            session = self._sessions.of_node(future.node_id)
+            reason = "its disk is offline" if self._has_failed(future.directory_id) else None
+            if reason is None and session is not None:
+                reason = session.failed.get(id)
+            if reason is not None:
+                self._notice(
+                    Notice(f"{topic.name}-{id.partition}: broker {future.broker_id} keeps it on its disk: {reason}")
+                )
+                after = disk_moves.given_up(after, future.broker_id)
+        self._change(topic, id, state, after)
+        return after
 
     def _returned(
         self, topic: Topic, id: TopicIdPartition, state: PartitionState, candidates: Candidates
@@ -261,6 +279,8 @@ class PartitionDecisions:
         for id in self._ledger.latest.partitions_on(session.node_id):
             topic = self._ledger.latest.topics[id.topic_id]
             state = topic.partitions[id.partition]
+            if state.node_of(broker_of(session.node_id)) != session.node_id:
+                continue  # it holds a future copy
             self._change(topic, id, state, elections.restarted(state, broker_of(session.node_id), former))
 
     def weighed(self, status: ReplicaStatus) -> ReplicaStatus:
@@ -272,6 +292,8 @@ class PartitionDecisions:
         topic = self._ledger.latest.topics[status.topic_id]
         state = topic.partitions[status.partition]
         broker_id = broker_of(session.node_id)
+        if state.node_of(broker_id) != session.node_id:
+            return  # a future copy: it has promised nothing yet
         after = elections.opened(state, broker_id, session.incarnation, status)
         if broker_id in state.isr + state.elr and broker_id not in after.isr + after.elr:
             self._notice(
@@ -349,6 +371,7 @@ class PartitionDecisions:
     def _change(self, topic: Topic, id: TopicIdPartition, before: PartitionState, after: PartitionState) -> None:
         if after is before:
             return
+        after = disk_moves.without_homeless(after)
         assert after.leader_epoch >= before.leader_epoch and after.partition_epoch >= before.partition_epoch, (
             before,
             after,
@@ -363,19 +386,20 @@ class PartitionDecisions:
                 self._notice(Notice(f"{name}: UNCLEAN election of {after.leader}: acknowledged records may be lost"))
             elif before.leader_epoch >= 0:
                 self._notice(Notice(f"{name}: broker {after.leader} leads, epoch {after.leader_epoch}"))
+        for slot in after.replicas:
+            if before.future(slot.broker_id) is not None and after.future(slot.broker_id) is None:
+                disk = self._ledger.latest.disks[slot.directory_id]
+                self._notice(Notice(f"{topic.name}-{id.partition}: broker {slot.broker_id} has it on {disk.path} now"))
         if reassignments.is_under_way(before) and not reassignments.is_under_way(after):
             self._notice(Notice(f"{topic.name}-{id.partition}: its replicas are now {list(after.brokers)}"))
         self._ledger.add(PartitionChanged(id.topic_id, id.partition, after))
-        kept = {slot.node_id for slot in after.replicas}
-        for slot in before.replicas:
+        kept = {slot.node_id for slot in after.slots}
+        for slot in before.slots:
             if slot.node_id not in kept:
                 stays = after.slot(slot.broker_id)
-                if stays is None:
+                if stays is None or stays.directory_id != slot.directory_id:
                     self._dismiss(topic, id, slot)
                 else:
-                    assert stays.directory_id == slot.directory_id, (
-                        f"{slot} became {stays}: its folder would be left behind"
-                    )
                     self._let_go(id, slot)
 
     def _let_go(self, id: TopicIdPartition, slot: ReplicaSlot) -> None:
@@ -451,20 +475,38 @@ class PartitionDecisions:
             return ErrorCode.invalid_request
         if request.partition_epoch < state.partition_epoch:
             return ErrorCode.invalid_update_version
-        isr = tuple(broker for broker, _ in request.isr)
+        members, arrivals = disk_moves.apart(request.isr)
+        isr = tuple(broker for broker, _ in members)
         if len(set(isr)) != len(isr) or not set(isr) <= set(state.brokers) or state.leader not in isr:
             return ErrorCode.invalid_request
         id = TopicIdPartition(request.topic_id, request.partition)
-        for broker, incarnation in request.isr:
+        for broker, incarnation in members:
             if not self._may_be_in_sync(state, broker, incarnation, self.candidate(id, state, broker)):
                 return ErrorCode.ineligible_replica
-        joined = {broker: incarnation for broker, incarnation in request.isr if broker not in state.isr}
+        for broker, incarnation in arrivals:
+            if not self._may_arrive(id, state, broker, incarnation):
+                return ErrorCode.ineligible_replica
+        joined = {broker: incarnation for broker, incarnation in members if broker not in state.isr}
         after = elections.with_isr(elections.admitted(state, joined), isr, min_isr=self.min_isr(topic, state))
+        for broker, incarnation in arrivals:
+            after = disk_moves.arrived(after, broker, incarnation)
         self._change(topic, id, state, after)
         self.settle([id], now_ms)
         latest = self._ledger.latest.partition(id)
         assert latest is not None, id
         return ErrorCode.none if latest.leader_epoch == state.leader_epoch else ErrorCode.new_leader_elected
+
+    def _may_arrive(self, id: TopicIdPartition, state: PartitionState, broker: int, incarnation: int) -> bool:
+        """Whether a future copy can take its broker's place: live, of the incarnation that was seen
+        fetching. A broker that is being drained gets no replica into the ISR that had none there.
+        """
+        future = state.future(broker)
+        if future is None:
+            return False
+        candidate = self._candidate_in(future, id)
+        if candidate.is_damaged or (candidate.is_draining and broker not in state.isr):
+            return False
+        return candidate.standing is Standing.LIVE and candidate.incarnation == incarnation
 
     @staticmethod
     def _may_be_in_sync(state: PartitionState, broker: int, incarnation: int, candidate: Candidate) -> bool:

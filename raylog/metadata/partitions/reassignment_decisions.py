@@ -1,8 +1,9 @@
 """Decisions about reassignments: which replicas a partition shall have, by broker; listing those
-that are under way.
+that are under way; on which of its disks a broker shall have a replica.
 
 Owns validation, the choice of disk and server actor for what is added, and the answers. The way
-from here to there is ``reassignments``', its end ``PartitionDecisions.settle``'s. A broker's disk
+from here to there is ``reassignments``', and between disks ``disk_moves``', its end
+``PartitionDecisions``'. A broker's disk
 on which an older replica of the partition still waits to be deleted is not taken: two processes
 would have the same folder.
 """
@@ -13,7 +14,9 @@ import uuid
 
 from raylog.configs import topic_configs
 from raylog.errors import RaylogError, code_of
+from raylog.metadata.actors import disk_moves
 from raylog.metadata.actors.disk_health import DiskHealth
+from raylog.metadata.actors.disk_requests import DiskTarget, MoveToDisks, MovingToDisks
 from raylog.metadata.actors.node_slots import NodeSlots
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.ledger import Ledger
@@ -33,8 +36,11 @@ from raylog.refusals import (
     InvalidAssignment,
     InvalidReplicationFactor,
     InvalidRequest,
+    LogDirNotFound,
     NoReassignmentInProgress,
     ReassignmentInProgress,
+    ReplicaNotAvailable,
+    StorageError,
     UnknownTopic,
 )
 from raylog.types import TopicIdPartition
@@ -117,6 +123,55 @@ class Reassignments:
         disks = {broker: places.disk(id, broker) for broker in added}
         return tuple(state.slot(broker) or places.slot(topic, broker, disks[broker]) for broker in brokers)
 
+    def move_to_disks(self, request: MoveToDisks, now_ms: int) -> MovingToDisks:
+        """Each replica by itself. A disk that is not the broker's, or offline, is refused first, as
+        in Kafka.
+        """
+        places = _Places(self._ledger.latest, self._disks)
+        outcomes: list[tuple[int, str | None]] = []
+        changes: dict[TopicIdPartition, PartitionState] = {}
+        for wanted in request.replicas:
+            try:
+                id, after = self._on_disk(request.broker_id, wanted, places)
+                if id in changes:
+                    raise InvalidRequest(f"{wanted.topic}-{wanted.partition} is named twice in one request")
+            except RaylogError as error:
+                outcomes.append((code_of(error), str(error)))
+                continue
+            changes[id] = after
+            outcomes.append((0, None))
+        self._ledger.add(*places.take_planned())
+        for id, after in changes.items():
+            self._partitions.reassign(id, after)
+        self._partitions.settle(changes, now_ms)
+        return MovingToDisks(tuple(outcomes))
+
+    def _on_disk(self, broker: int, wanted: DiskTarget, places: _Places) -> tuple[TopicIdPartition, PartitionState]:
+        image, name = self._ledger.latest, f"{wanted.topic}-{wanted.partition}"
+        disk = next((each.directory_id for each in image.disks_of(broker) if each.path == wanted.path), None)
+        if disk is None:
+            have = ", ".join(each.path for each in image.disks_of(broker)) or "none"
+            raise LogDirNotFound(f"broker {broker} has no disk {wanted.path!r}; its disks: {have}")
+        if self._disks.has_failed(disk):
+            raise StorageError(f"broker {broker}: {wanted.path} is offline")
+        topic = image.topic_named(wanted.topic)
+        if topic is None or wanted.partition not in topic.partitions:
+            raise UnknownTopic(f"there is no partition {name}")
+        id, state = TopicIdPartition(topic.topic_id, wanted.partition), topic.partitions[wanted.partition]
+        slot, future = state.slot(broker), state.future(broker)
+        if slot is None:
+            raise ReplicaNotAvailable(f"{name}: broker {broker} has no replica, only brokers {list(state.brokers)}")
+        if disk == slot.directory_id:
+            return id, disk_moves.given_up(state, broker)
+        if future is not None and disk == future.directory_id:
+            return id, state
+        if self._disks.has_failed(slot.directory_id):
+            raise StorageError(f"{name}: broker {broker} has it on a disk that is offline")
+        if disk in places.doomed(id):
+            raise ReplicaNotAvailable(f"{name}: its former copy on {wanted.path} is yet to be deleted; try again")
+        future = places.slot(topic, broker, disk)
+        return id, disk_moves.started(state, future, renews_epoch=future.node_id in image.actors)
+
     def list(self, request: ListReassignments) -> ReassignmentsListed:
         """Those under way, of the partitions that are named or of all; one that is not there is
         left out, as in Kafka.
@@ -141,7 +196,7 @@ class _Places:
         self._replicas_on_disk: dict[uuid.UUID, int] = {}
         for topic in image.topics.values():
             for state in topic.partitions.values():
-                for slot in state.replicas:
+                for slot in state.slots:
                     self._count(slot.directory_id)
 
     def _count(self, directory_id: uuid.UUID) -> None:
@@ -151,9 +206,7 @@ class _Places:
         """The least loaded disk of the broker that works and where no older replica of the
         partition waits to be deleted.
         """
-        doomed = {
-            removal.directory_id for key, removal in self._image.removals.items() if (key.topic_id, key.partition) == id
-        }
+        doomed = self.doomed(id)
         disks = [disk.directory_id for disk in self._image.disks_of(broker) if disk.directory_id not in doomed]
         if not disks:
             raise ReassignmentInProgress(
@@ -161,6 +214,11 @@ class _Places:
                 "that it held before; try again when it has"
             )
         return min(disks, key=lambda each: (self._disks.has_failed(each), self._replicas_on_disk.get(each, 0)))
+
+    def doomed(self, id: TopicIdPartition) -> set[uuid.UUID]:
+        """The disks on which a replica of that partition waits to be deleted."""
+        removals = self._image.removals.items()
+        return {removal.directory_id for key, removal in removals if (key.topic_id, key.partition) == id}
 
     def slot(self, topic: Topic, broker: int, directory_id: uuid.UUID) -> ReplicaSlot:
         self._count(directory_id)

@@ -124,7 +124,7 @@ class TopicDecisions:
         self._replicas_on_disk: dict[uuid.UUID, int] = {}
         for topic in image.topics.values():
             for state in topic.partitions.values():
-                for slot in state.replicas:
+                for slot in state.slots:
                     self._count(slot.directory_id)
         self._topics_before = len(image.topics)
         self._partitions_before = sum(len(topic.partitions) for topic in image.topics.values())
