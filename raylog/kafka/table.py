@@ -123,6 +123,7 @@ WRITE_TXN_MARKERS = ApiSpec(
     range(1, 3),
     (_cluster(Operation.CLUSTER_ACTION), _cluster(Operation.ALTER)),
 )
+ALTER_REPLICA_LOG_DIRS = ApiSpec(34, "AlterReplicaLogDirs", ApiOwner.BROKER, range(1, 3), (_cluster(Operation.ALTER),))
 DESCRIBE_LOG_DIRS = ApiSpec(
     35,
     "DescribeLogDirs",

@@ -1,18 +1,25 @@
-"""DescribeLogDirs: asks every process of this broker, and merges the answers by folder."""
+"""The APIs about the disks of this broker.
+
+DescribeLogDirs asks every process of the broker, and merges the answers by folder.
+AlterReplicaLogDirs names disks and the replicas that shall be there; the controller begins the
+moves. A client asks the broker whose replicas shall move.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.kafka.table import DESCRIBE_LOG_DIRS
+from raylog.kafka.table import ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS
+from raylog.listener.controller_link import ControllerLink
 from raylog.listener.owners import Owners
 from raylog.listener.routes import Routes
-from raylog.server.apis.entities import NO_DELAY, build, response_class
+from raylog.server.apis.entities import CODES, NO_DELAY, build, module_of, response_class
+from raylog.wire import private
 from raylog.wire.request import Request
 
 TIMEOUT_MS = 10_000
@@ -43,6 +50,43 @@ def handler(routes: Routes, owners: Owners) -> Callable[[Request], Any]:
         return build(cls, throttle_time=NO_DELAY, error_code=ErrorCode.none, results=results)
 
     return handle
+
+
+def alterer(routes: Routes, link: ControllerLink) -> Callable[[Request], Any]:
+    """Return the handler of AlterReplicaLogDirs. Without a controller every replica has the error
+    REQUEST_TIMED_OUT.
+    """
+
+    async def handle(request: Request) -> Any:
+        wanted = tuple(
+            (topic.name, partition, each.path)
+            for each in request.body.dirs
+            for topic in each.topics
+            for partition in topic.partitions
+        )
+        entity = private.MoveToDisksRequest(routes.broker_id, wanted)
+        reply = await link.ask(entity, context=request.context, is_wanted=lambda: request.is_open)
+        if reply is None:
+            return altered(request, (ErrorCode.request_timed_out,) * len(wanted))
+        return altered(request, [CODES[error] for error, _ in reply.outcomes])
+
+    return handle
+
+
+def altered(request: Request, errors: Sequence[ErrorCode]) -> Any:
+    """The answer to AlterReplicaLogDirs with these errors of the replicas that it names, in order."""
+    cls = response_class(ALTER_REPLICA_LOG_DIRS, request.version)
+    module = module_of(cls)
+    topics: dict[str, list[Any]] = {}
+    named = ((topic.name, n) for each in request.body.dirs for topic in each.topics for n in topic.partitions)
+    for (topic, partition), error in zip(named, errors, strict=True):
+        result = module.AlterReplicaLogDirPartitionResult(partition_index=partition, error_code=error)
+        topics.setdefault(topic, []).append(result)
+    results = tuple(
+        module.AlterReplicaLogDirTopicResult(topic_name=name, partitions=tuple(partitions))
+        for name, partitions in topics.items()
+    )
+    return build(cls, throttle_time=NO_DELAY, results=results)
 
 
 def _merged(one: Any, other: Any) -> Any:

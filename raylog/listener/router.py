@@ -159,6 +159,7 @@ class Router:
             table.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
             table.LIST_CONFIG_RESOURCES: self._list_config_resources,
             table.FETCH: fetches.handle,
+            table.ALTER_REPLICA_LOG_DIRS: log_directories.alterer(self._routes, self._link),
             table.DESCRIBE_LOG_DIRS: log_directories.handler(self._routes, self._owners),
             **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
             table.WRITE_TXN_MARKERS: markers.handler(self._routes, self._owners),

@@ -61,16 +61,33 @@ class Follower:
     leader's address is unknown.
     """
 
-    __slots__ = ("failures", "leader", "leader_epoch", "log", "replica", "retry_at_ms", "truncating")
+    __slots__ = (
+        "failures",
+        "leader",
+        "leader_epoch",
+        "leader_high_watermark",
+        "log",
+        "replica",
+        "retry_at_ms",
+        "truncating",
+    )
 
     def __init__(self, replica: Replica, leader_epoch: int, leader: AssignedReplica | None) -> None:
         self.replica = replica
         self.log = replica.open_log()
         self.leader_epoch = leader_epoch
         self.leader = leader
+        self.leader_high_watermark = -1  # as the leader said last
         self.truncating = True
         self.failures = 0
         self.retry_at_ms = 0
+
+    @property
+    def lag(self) -> int:
+        """How many records it lacks of those that the leader knew to be committed; −1: it has not
+        said yet.
+        """
+        return -1 if self.leader_high_watermark < 0 else max(0, self.leader_high_watermark - self.log.log_end_offset)
 
     def next_request(self, bytes_max: int) -> FetchPartition:
         """The question for the leader, as the log stands now, for about ``bytes_max`` bytes at
@@ -130,6 +147,7 @@ class Follower:
 
     def _follow_offsets(self, result: FetchPartitionResult) -> None:
         log = self.log
+        self.leader_high_watermark = result.high_watermark
         high_watermark = min(log.log_end_offset, result.high_watermark)
         if high_watermark > log.high_watermark:
             log.high_watermark = high_watermark

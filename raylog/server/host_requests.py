@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.errors import error_for, kafka_error
 from raylog.metadata import requests
+from raylog.metadata.actors.disk_requests import DiskTarget, MoveToDisks, MovingToDisks
 from raylog.metadata.records import HostKind
 from raylog.metadata.requests import ControllerReply, Refused
 from raylog.types import ReplicaMove
@@ -44,6 +45,22 @@ def handlers(ask: Ask, park: Park) -> dict[int, Callable[[Request], None]]:
 
         park(request, ask(requests.MoveReplicas(moves), answer))
 
+    def move_to_disks(request: Request) -> None:
+        body: private.MoveToDisksRequest = request.body
+        try:
+            targets = tuple(DiskTarget(str(t), int(p), str(path)) for t, p, path in body.replicas)
+        except (TypeError, ValueError):
+            request.refuse(InvalidRequest("a move to a disk is a topic, a partition and a path"))
+            return
+
+        def answer(reply: ControllerReply) -> None:
+            if isinstance(reply, MovingToDisks):
+                request.reply(private.MoveToDisksResponse(reply.outcomes))
+            else:
+                _refuse(request, reply)
+
+        park(request, ask(MoveToDisks(body.broker_id, targets), answer))
+
     def plan_host(request: Request) -> None:
         body: private.PlanHostRequest = request.body
         kinds = {kind.value: kind for kind in HostKind}
@@ -72,6 +89,7 @@ def handlers(ask: Ask, park: Park) -> dict[int, Callable[[Request], None]]:
 
     return {
         private.MOVE_REPLICAS: move_replicas,
+        private.MOVE_TO_DISKS: move_to_disks,
         private.PLAN_HOST: plan_host,
         private.RETIRE_HOST: retire_host,
     }

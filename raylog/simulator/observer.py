@@ -20,7 +20,7 @@ from raylog.metadata.records import PartitionState
 from raylog.replication.leader import Leader
 from raylog.replication.replica import Replica, Role
 from raylog.simulator.checkers import ReplicaMemory, Violation
-from raylog.types import Condition, TopicIdPartition
+from raylog.types import Condition, TopicIdPartition, broker_of_future, future_id, is_future
 
 if TYPE_CHECKING:
     from raylog.simulator.simulated_controller import ControllerProcess
@@ -56,7 +56,7 @@ class Observer:
             self.counts["suspect replicas"] += 1
         self.simulation.trace(f"{process.name} opened {log.where}: {log.condition.value}, end {log.log_end_offset}")
         for other in self.simulation.replica_processes():
-            replica = other.host.replicas.get(assignment.id) if other.machine is process.machine else None
+            replica = other.host.replicas.get(assignment.id) if other.spec.path == process.spec.path else None
             if replica is not None and replica.log is not None:
                 raise Violation(f"{process.name} opened {log.where}, which {other.name} has open")
 
@@ -65,7 +65,7 @@ class Observer:
         to remember.
         """
         state = self.states.get(id)
-        slots = state.replicas if state is not None and not self.simulation.is_deleted(id) else ()
+        slots = state.slots if state is not None and not self.simulation.is_deleted(id) else ()
         if any(slot.directory_id == process.spec.directory_id for slot in slots):
             raise Violation(f"{process.name} deleted the folder of {id}, which is assigned to its disk: {slots}")
         self._memories.pop((process.spec.incarnation, id), None)
@@ -136,7 +136,8 @@ class Observer:
             if progress.log_end_offset < 0 or memory.counted.get(broker) == counted:
                 continue
             memory.counted[broker] = counted
-            process = self.simulation.process_of(broker, progress.incarnation)
+            of = broker_of_future(broker) if is_future(broker) else broker
+            process = self.simulation.process_of(of, progress.incarnation)
             replica = process.host.replicas.get(id) if process is not None else None
             if replica is None or replica.log is None or replica.role is not Role.FOLLOWER:
                 continue
@@ -273,12 +274,13 @@ class Observer:
     def _check_joined(
         self, id: TopicIdPartition, topic: str, image: MetadataImage, known: PartitionState, state: PartitionState
     ) -> None:
-        """Who joins the ISR holds all that is below any high watermark, in the process that is
-        registered; the leader counts that one.
+        """Who joins the ISR, or takes a member's place, holds all that is below any high watermark,
+        in the process that is registered; the leader counts that one.
         """
         history = self.checkers.history(id, topic)
         leading = self._replica_in(image, id, state, state.leader)
-        for broker in (broker for broker in state.isr if broker not in known.isr):
+        arrived = {each.broker_id for each in known.futures if state.node_of(each.broker_id) == each.node_id}
+        for broker in (broker for broker in state.isr if broker not in known.isr or broker in arrived):
             replica = self._replica_in(image, id, state, broker)
             if replica is not None and replica.role is Role.OPENING:
                 raise history.fail(f"broker {broker} joined the ISR before its process had opened the log")
@@ -287,11 +289,11 @@ class Observer:
             leader = leading.leader if leading is not None else None
             if leader is None or leader.leader_epoch != state.leader_epoch:
                 continue
-            if broker not in leader.isr.maximal:
+            if broker not in leader.isr.maximal and future_id(broker) not in leader.isr.maximal:
                 raise history.fail(
                     f"broker {broker} joined the ISR, but leader {state.leader} counts {leader.isr.maximal}"
                 )
-            node, counted = state.node_of(broker), leader.followers.get(broker)
+            node, counted = state.node_of(broker), leader.followers.get(future_id(broker), leader.followers.get(broker))
             actor = image.actors.get(node)
             registered = {self._registered.get(node), actor.incarnation if actor is not None else None}
             if counted is None or counted.log_end_offset < 0:

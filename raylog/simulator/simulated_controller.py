@@ -315,7 +315,7 @@ class ControllerProcess(Process):
 
         def start() -> None:
             machine = self.simulation.machine_of(effect.broker_id)
-            has_disk = self.simulation.directory_ids[effect.broker_id] == effect.directory_id
+            has_disk = self.simulation.has_disk(effect.broker_id, effect.directory_id)
             may_start = machine.is_on and machine.starts_servers and has_disk
             if not may_start or self.scheduler.chance(0.02):
                 failed = ActorStartFailed(effect.node_id, f"{machine.name} is off, or has another disk")

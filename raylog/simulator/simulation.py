@@ -219,6 +219,9 @@ class Simulation:
     def machine_of(self, broker_id: int) -> Machine:
         return self.brokers[broker_id]
 
+    def has_disk(self, broker_id: int, directory_id: uuid.UUID) -> bool:
+        return self.directory_ids[broker_id] == directory_id
+
     # ---------------------------------------------------------------- views
 
     @property
@@ -406,6 +409,8 @@ class Simulation:
                     self._person_due_ms = self.scheduler.now_ms + 1_000
                     self.administration.elect(ElectionType.UNCLEAN)
                 return f"{topic}-{id.partition} has leader {state.leader}, isr {state.isr}, elr {state.elr}"
+            if state.futures:
+                return f"{topic}-{id.partition} is still on its way to another disk: {state.futures}"
             if is_under_way(state):
                 return f"{topic}-{id.partition} is still being reassigned: adding {state.adding}, removing {state.removing}"
         return None

@@ -48,6 +48,7 @@ DESCRIBE_EVENTS: Final = 20_024
 READ_LOGS: Final = 20_025
 SET_LOGGER_LEVELS: Final = 20_026
 LEND_QUOTAS: Final = 20_027
+MOVE_TO_DISKS: Final = 20_028
 
 
 _T = TypeVar("_T")
@@ -289,6 +290,27 @@ class MoveReplicasRequest:
 @dataclass(frozen=True, slots=True)
 class MoveReplicasResponse:
     """One ``[error, message]`` for each move, in their order; 0 and nil: done."""
+
+    API_KEY: ClassVar[int]
+    outcomes: tuple[Any, ...] = ()
+
+
+@request_of(MOVE_TO_DISKS)
+@dataclass(frozen=True, slots=True)
+class MoveToDisksRequest:
+    """Asks for replicas of a broker to be copied to other disks of it. ``replicas`` are ``[topic,
+    partition, path]``.
+    """
+
+    API_KEY: ClassVar[int]
+    broker_id: int
+    replicas: tuple[Any, ...] = ()
+
+
+@reply_to(MOVE_TO_DISKS)
+@dataclass(frozen=True, slots=True)
+class MoveToDisksResponse:
+    """One ``[error, message]`` for each replica, in their order; 0 and nil: its move has begun."""
 
     API_KEY: ClassVar[int]
     outcomes: tuple[Any, ...] = ()

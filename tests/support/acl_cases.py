@@ -244,6 +244,7 @@ CASES: tuple[Case, ...] = (
     Case(table.CREATE_ACLS, _steps(ALTERS_CLUSTER)),
     Case(table.DELETE_ACLS, _steps(ALTERS_CLUSTER)),
     *_configs(),
+    Case(table.ALTER_REPLICA_LOG_DIRS, _steps(ALTERS_CLUSTER)),
     Case(table.DESCRIBE_LOG_DIRS, _steps(DESCRIBES_CLUSTER), versions=range(3, 6)),
     Case(table.CREATE_PARTITIONS, _steps((OF_TOPIC, (topic(O.ALTER),))), {"assignments": None}),
     Case(table.DELETE_GROUPS, _steps((OF_GROUP, (group(O.DELETE),))), {"groups_names": (GROUP,)}),

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal, refused_item
 from raylog.kafka.spec import ApiSpec, ErrorPlace
-from raylog.listener import raw_forward
+from raylog.listener import log_directories, raw_forward
 from raylog.listener.access.access import Access
 from raylog.listener.access.checks import (
     TOPIC_DENIED,
@@ -339,6 +339,14 @@ def configs(spec: ApiSpec, operation: Operation, replied: str) -> Rule:
             lambda access, each: each.resource_type in ALTERS_ONE or access.may_on_cluster(operation),
         ),
     )
+
+
+def alter_replica_log_dirs(access: Access, request: Request) -> Any:
+    """The answer lists topics, the request disks: the error stands on each replica that is named."""
+    if access.may_on_cluster(Operation.ALTER):
+        return None
+    named = sum(len(topic.partitions) for each in request.body.dirs for topic in each.topics)
+    return log_directories.altered(request, (ErrorCode.cluster_authorization_failed,) * named)
 
 
 def describe_log_dirs(access: Access, request: Request) -> Any:

@@ -112,6 +112,7 @@ RULES: Final[Mapping[ApiSpec, Rule]] = {
     table.DELETE_ACLS: _cluster(table.DELETE_ACLS, Operation.ALTER),
     table.DESCRIBE_CONFIGS: partial.configs(table.DESCRIBE_CONFIGS, Operation.DESCRIBE_CONFIGS, "results"),
     table.ALTER_CONFIGS: partial.configs(table.ALTER_CONFIGS, Operation.ALTER_CONFIGS, "responses"),
+    table.ALTER_REPLICA_LOG_DIRS: partial.alter_replica_log_dirs,
     table.DESCRIBE_LOG_DIRS: partial.describe_log_dirs,
     table.CREATE_PARTITIONS: topics(table.CREATE_PARTITIONS, Operation.ALTER, replied="results"),
     table.DELETE_GROUPS: items(

@@ -1,7 +1,8 @@
 """DescribeLogDirs at a process that holds replicas: how many bytes each of them has on its disk.
 
 Kafka's broker answers for all its directories; here each process answers for what it holds, under
-the one directory that it has.
+the one directory that it has. The lag of a replica on its way from another disk (``is_future_key``)
+is what it lacks of the leader's committed records, as it knew last; −1: it has not heard of any.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from raylog.kafka.table import DESCRIBE_LOG_DIRS
 from raylog.replication.replica import Replica
 from raylog.server.apis.entities import CODES, NO_DELAY, build, module_of, response_class
 from raylog.types import TopicIdPartition
+from raylog.types import is_future as is_future_id
 
 
 def entity(request: Any, version: int, replicas: Mapping[TopicIdPartition, Replica], disk: str) -> Any:
@@ -28,10 +30,11 @@ def entity(request: Any, version: int, replicas: Mapping[TopicIdPartition, Repli
         name, partition, log = replica.assignment.topic, replica.id.partition, replica.log
         if log is None or (wanted is not None and (name, partition) not in wanted):
             continue
-        lag = max(0, log.high_watermark - log.log_end_offset)
+        is_future = is_future_id(replica.me)
+        lag = replica.follower.lag if is_future and replica.follower is not None else 0
         found.setdefault(name, []).append(
             module.DescribeLogDirsPartition(
-                partition_index=partition, partition_size=log.size_bytes, offset_lag=lag, is_future_key=False
+                partition_index=partition, partition_size=log.size_bytes, offset_lag=lag, is_future_key=is_future
             )
         )
     topics = tuple(

@@ -1,0 +1,112 @@
+"""Brokers with two disks each, between which their replicas move.
+
+``DiskSimulation`` is the simulation (``simulation``), with its faults, topics, clients and checkers;
+but every broker that holds replicas has a second disk on its machine, and somebody moves replicas
+from one to the other all the time: the move of one is now and then turned round, or cancelled, and
+often a process dies just then: the one that copies, the one that has the replica, or the leader.
+
+The checkers judge as ever: nothing acknowledged is lost, at most one process leads an epoch, a
+replica's process never deletes a folder that is assigned to its disk. What is judged here on top: no
+decision that ends a move makes the ISR smaller, or leaves the broker without a replica.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from raylog.metadata.actors.disk_requests import DiskTarget, MoveToDisks, MovingToDisks
+from raylog.metadata.records import PartitionState
+from raylog.metadata.requests import RegisterDisk
+from raylog.simulator.checkers import Violation
+from raylog.simulator.simulation import Simulation
+from raylog.types import TopicIdPartition
+
+PAUSE_US = 200_000  # between two moves
+DEATHS = 0.4  # the share of moves in which somebody dies
+
+
+class DiskSimulation(Simulation):
+    def run(self) -> None:
+        self._second = {broker: self.new_uuid() for broker in range(1, len(self.broker_machines) + 1)}
+        self._judged: dict[TopicIdPartition, PartitionState] = {}
+        for broker in self._second:
+            files = self.machine_of(broker).disk.files()
+            files.make_directory(self._path(broker))
+            files.sync_directory("/")
+        self._stand_by()
+        super().run()
+
+    def has_disk(self, broker_id: int, directory_id: uuid.UUID) -> bool:
+        return super().has_disk(broker_id, directory_id) or self._second.get(broker_id) == directory_id
+
+    def _path(self, broker: int, *, first: bool = False) -> str:
+        name = self.machine_of(broker).name
+        return f"/{name}" if first else f"/{name}-second"
+
+    def _stand_by(self) -> None:
+        self.scheduler.after_us(PAUSE_US, self._move, "move between disks")
+
+    def _move(self) -> None:
+        if self.is_healing:
+            return
+        self._stand_by()
+        if not self._registered():
+            return
+        rng = self.scheduler.rng
+        found = [(id, topic, state) for id, topic, state in self.partitions() if state.leader_epoch >= 0]
+        if not found:
+            return
+        id, topic, state = rng.choice(found)
+        slot = rng.choice(state.replicas)
+        on_second = slot.directory_id == self._second[slot.broker_id]
+        future = state.future(slot.broker_id)
+        turns_round = future is not None and self.scheduler.chance(0.3)
+        path = self._path(slot.broker_id, first=on_second is not turns_round)
+        self.trace(f"move {topic}-{id.partition} of broker {slot.broker_id} to {path}")
+        request = MoveToDisks(slot.broker_id, (DiskTarget(topic, id.partition, path),))
+        self.administration.administrator.request(request, self._answered)
+        if self.scheduler.chance(DEATHS):
+            nodes = {slot.node_id, state.node_of(state.leader), future.node_id if future is not None else -1}
+            victims = [each for each in self.replica_processes() if each.spec.node_id in nodes]
+            if victims:
+                victim = rng.choice(victims)
+                delay_us = self.scheduler.skewed_us(rng.choice((3_000, 30_000, 200_000)))
+                self.counts["processes killed amid a move between disks"] += 1
+                self.scheduler.after_us(delay_us, lambda: None if self.is_healing else victim.kill(), "die amid a move")
+
+    def _registered(self) -> bool:
+        """Whether all second disks are; those that are not are asked for."""
+        active = self.controllers.active()
+        if active is None or active.controller is None:
+            return False
+        known = active.controller.image.disks
+        for broker, directory_id in self._second.items():
+            if directory_id not in known and broker in active.controller.image.brokers:
+                request = RegisterDisk(self.cluster_id, broker, directory_id, self._path(broker), f"rack{broker % 2}")
+                self.administration.administrator.request(request, lambda reply: None)
+                return False
+        return all(directory_id in known for directory_id in self._second.values())
+
+    def _answered(self, reply: object) -> None:
+        assert isinstance(reply, MovingToDisks), reply
+        for error, message in reply.outcomes:
+            self.counts["moves between disks refused" if error else "moves between disks begun"] += 1
+            self.trace(f"move between disks: {error} {message}")
+
+    def _step(self) -> None:
+        super()._step()
+        for id, _, state in self.partitions():
+            before = self._judged.get(id)
+            if before is not state:
+                self._judged[id] = state
+                if before is not None and before.futures:
+                    self._judge(id, before, state)
+
+    def _judge(self, id: TopicIdPartition, before: PartitionState, after: PartitionState) -> None:
+        for future in before.futures:
+            slot = after.slot(future.broker_id)
+            if slot is None or slot.node_id != future.node_id or after.partition_epoch > before.partition_epoch + 2:
+                continue
+            self.counts["replicas that came to another disk"] += 1
+            if not set(before.isr) <= set(after.isr) or future.broker_id not in after.isr:
+                raise Violation(f"{id} came to another disk, and its ISR {before.isr} became {after.isr}")

@@ -1,0 +1,110 @@
+"""AlterReplicaLogDirs at a listener: replicas go to another disk of their broker while they are written to and read."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from kio.schema.errors import ErrorCode
+from outside import Client, request
+from raw_requests import eventually
+
+from raylog.client.admin.admin import NewTopic
+from raylog.client.sync import AdminClient, Consumer, Producer
+from raylog.kafka import table
+from raylog.testing.in_process import cluster
+from raylog.types import TopicPartition
+
+RECORDS = 200
+
+
+@pytest.fixture(scope="module")
+def running():
+    with cluster(brokers=2, disks=2) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def admin(running):
+    with AdminClient(running.address) as found:
+        yield found
+
+
+def move(running, broker, path, topic, *partitions, version=2):
+    """The errors of the partitions, as that broker's listener answers."""
+    body = request(
+        table.ALTER_REPLICA_LOG_DIRS.key,
+        version,
+        dirs=lambda module: (
+            module.AlterReplicaLogDir(
+                path=path, topics=(module.AlterReplicaLogDirTopic(name=topic, partitions=partitions),)
+            ),
+        ),
+    )
+    client = Client(running, broker)
+    try:
+        reply = client.ask(body)
+    finally:
+        client.close()
+    assert [result.topic_name for result in reply.results] == [topic]
+    return [part.error_code for part in reply.results[0].partitions]
+
+
+def disks(running, broker):
+    """The paths of its disks."""
+    return sorted(str(each.path) for each in running._disks if each.broker_id == broker)
+
+
+def places(admin, broker, topic):
+    """Where the broker has partition 0 of the topic, and whether on its way there."""
+    found = admin.describe_log_dirs()[broker]
+    key = TopicPartition(topic, 0)
+    return {path: key in log_dir.future for path, log_dir in found.items() if key in log_dir.replicas}
+
+
+def write(running, topic, start):
+    with Producer(running.address, acks="all") as producer:
+        for number in range(start, start + RECORDS):
+            producer.send(topic, str(number).encode(), partition=0)
+        assert producer.flush(60) == 0
+
+
+def values(running, topic, count):
+    found = []
+    with Consumer(running.address, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+
+        def read():
+            found.extend(consumer.poll_batch(timeout=0.5)["value"].to_pylist())
+            return len(found) >= count
+
+        eventually(read, f"{count} records of {topic}")
+    return [int(value) for value in found]
+
+
+@pytest.mark.parametrize("replicas", [(0,), (0, 1), (1, 0)], ids=("alone", "leads", "follows"))
+@pytest.mark.parametrize("version", list(table.ALTER_REPLICA_LOG_DIRS.versions))
+def test_a_replica_comes_to_another_disk_with_all_its_records(running, admin, replicas, version):
+    topic = f"moved-{len(replicas)}-{replicas[0]}-{version}"
+    admin.create_topics([NewTopic(topic, replica_assignment={0: replicas})])
+    write(running, topic, 0)
+    eventually(lambda: len(places(admin, 0, topic)) == 1, "the replica's folder")
+    (old,) = places(admin, 0, topic)
+    new = next(path for path in disks(running, 0) if path != old)
+    assert move(running, 0, new, topic, 0, version=version) == [ErrorCode.none]
+    write(running, topic, RECORDS)
+    eventually(lambda: places(admin, 0, topic) == {new: False}, f"{topic} on {new} alone")
+    write(running, topic, 2 * RECORDS)
+    assert values(running, topic, 3 * RECORDS) == list(range(3 * RECORDS))
+    eventually(lambda: f"{topic}-0" not in os.listdir(old), "the old folder deleted")
+    assert f"{topic}-0" in os.listdir(new)
+
+
+def test_what_cannot_be_is_refused_as_by_kafka(running, admin):
+    admin.create_topics([NewTopic("refused", replica_assignment={0: (1,)})])
+    here = disks(running, 0)[0]
+    assert move(running, 0, "/nowhere", "refused", 0) == [ErrorCode.log_dir_not_found]
+    assert move(running, 0, here, "refused", 0, 1) == [
+        ErrorCode.replica_not_available,
+        ErrorCode.unknown_topic_or_partition,
+    ]
