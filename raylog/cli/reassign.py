@@ -1,8 +1,8 @@
 """``raylog reassign``: what Kafka's ``kafka-reassign-partitions`` does, with its JSON and its
 words.
 
-A plan is ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}``; of
-Kafka's ``log_dirs`` only ``any`` is understood. ``execute`` prints the current assignment, which is
+A plan is ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}``; its
+``log_dirs`` are paths of disks, one for each replica, or ``any``. ``execute`` prints the current assignment, which is
 the plan of the way back. The words on stdout are Kafka's; ``verify`` exits with 1 while something
 is in progress or is not as the plan says. As in Kafka, ``--throttle`` is taken off again by
 ``verify``, once nothing at all is in progress, and by ``cancel``.
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 app = ClusterApp(help="Move replicas between brokers, and change how many there are.", no_args_is_help=True)
 
 Plan = dict[TopicPartition, tuple[int, ...]]
+Places = dict[tuple[str, int, int], str]
+"""Paths of disks by topic, partition and broker."""
 PlanFile = Annotated[
     Path,
     typer.Option(
@@ -110,7 +112,7 @@ def execute(
     Exits with 1 if a partition was refused; the others move.
     """
     limit = checked_throttle(throttle)
-    plan = plan_of(plan_file.read_text())
+    plan, places = plan_of(plan_file.read_text()), disks_of(plan_file.read_text())
     with find_cluster(folder, address, timeout).admin() as admin:
         if not additional and (ongoing := admin.list_reassignments()):
             raise ConfigError(
@@ -120,11 +122,16 @@ def execute(
         current = current_plan(admin, sorted({each.topic for each in plan}))
         current = {each: replicas for each, replicas in current.items() if each in plan}
         results = admin.reassign(plan, throttle_bytes=limit)
+        is_under_way = {each for each, error in results.items() if error is None}
+        places = {each: path for each, path in places.items() if TopicPartition(*each[:2]) in is_under_way}
+        moves = admin.move_to_disks(places)
+    stuck = {each: error for each, error in moves.items() if error is not None}
+    moving = [each for each in moves if each not in stuck]
     failed = {each: error for each, error in results.items() if error is not None}
     started = [each for each in results if each not in failed]
     if as_json:
         document = {"current": as_document(current), "started": _plain(started), "failed": _failures(failed)}
-        print_json(document | {"throttle": limit})
+        print_json(document | {"throttle": limit} | _disks_json(moving, stuck, places))
     else:
         print_text("Current partition replica assignment", "", json.dumps(as_document(current)), "")
         print_text("Save this to use as the --reassignment-json-file option during rollback")
@@ -136,7 +143,12 @@ def execute(
         if started:
             print_text(f"Successfully started partition reassignments for {named(started)}")
         print_text(*(f"Error reassigning {named([each])}: {error}" for each, error in failed.items()))
-    if failed:
+        if moving:
+            plural = "s" if len(moving) > 1 else ""
+            names = ",".join(map(replica_named, sorted(moving)))
+            print_text(f"Successfully started log directory move{plural} for: {names}")
+        print_text(*(f"Error moving {replica_named(each)}: {error}" for each, error in stuck.items()))
+    if failed or stuck:
         raise typer.Exit(1)
 
 
@@ -153,19 +165,23 @@ def verify(
 
     When nothing moves any more, the throttles are removed.
     """
-    plan = plan_of(plan_file.read_text())
+    plan, places = plan_of(plan_file.read_text()), disks_of(plan_file.read_text())
     cleared: Cleared = None
     with find_cluster(folder, address, timeout).admin() as admin:
-        states = status_of(admin, plan)
+        states, disks = status_of(admin, plan), disk_states(admin, places)
         if not preserve_throttles and not admin.list_reassignments():
             cleared = admin.clear_throttles({each.topic for each in plan})
-    is_done = all(state == DONE for state in states.values())
+    is_done = all(state == DONE for state in (*states.values(), *disks.values()))
     if as_json:
         partitions = [{"topic": each.topic, "partition": each.partition, "status": s} for each, s in states.items()]
-        print_json({"partitions": partitions, "done": is_done, "throttles_cleared": cleared is not None})
+        replicas = [dict(zip(_REPLICA, (*each, places[each], state), strict=True)) for each, state in disks.items()]
+        document = {"partitions": partitions, "done": is_done, "throttles_cleared": cleared is not None}
+        print_json(document | ({"replicas": replicas} if places else {}))
     else:
         print_text("Status of partition reassignment:")
         print_text(*(f"Reassignment of partition {named([each])} {_WORDS[state]}" for each, state in states.items()))
+        for each, state in disks.items():
+            print_text(f"Reassignment of replica {replica_named(each)} {_DISK_WORDS[state]}")
         print_text(*_clearing(cleared))
     if not is_done:
         raise typer.Exit(1)
@@ -250,6 +266,28 @@ _WORDS = {
 }
 
 
+_DISK_WORDS = {
+    DONE: "completed successfully.",
+    IN_PROGRESS: "is still in progress.",
+    FAILED: "failed: it is not on the disk of the plan, and is not on its way there.",
+}
+_REPLICA = ("topic", "partition", "broker", "log_dir", "status")
+
+
+def _disks_json(
+    moving: Sequence[tuple[str, int, int]], stuck: Mapping[tuple[str, int, int], RaylogError | None], places: Places
+) -> dict[str, Any]:
+    """What ``execute`` has begun to move between disks, and what not; nothing if the plan names
+    none.
+    """
+    if not places:
+        return {}
+    named_by = ("topic", "partition", "broker")
+    begun = [dict(zip(named_by, each, strict=True)) | {"log_dir": places[each]} for each in moving]
+    refused = [dict(zip(named_by, each, strict=True)) | {"error": str(error)} for each, error in stuck.items()]
+    return {"disk_moves_started": begun, "disk_moves_failed": refused}
+
+
 def status_of(admin: AdminClient, plan: Plan) -> dict[TopicPartition, str]:
     """Of each partition of a plan: completed, in progress, or neither."""
     ongoing = admin.list_reassignments(plan)
@@ -285,8 +323,10 @@ def plan_of(text: str) -> Plan:
             replicas = tuple(int(broker) for broker in each["replicas"])
             if not replicas or len(set(replicas)) != len(replicas):
                 raise ConfigError(f"the plan gives {named([key])} the replicas {list(replicas)}: none, or one twice")
-            if any(directory != "any" for directory in each.get("log_dirs", ())):
-                raise ConfigError(f'the plan names a log dir for {named([key])}; only "any" is possible here')
+            if (log_dirs := each.get("log_dirs")) is not None and len(log_dirs) != len(replicas):
+                raise ConfigError(
+                    f"the plan gives {named([key])} {len(replicas)} replicas and {len(log_dirs)} log dirs"
+                )
             plan[key] = replicas
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -296,6 +336,34 @@ def plan_of(text: str) -> Plan:
     if not plan:
         raise ConfigError("the plan names no partition")
     return plan
+
+
+def disks_of(text: str) -> Places:
+    """The paths of disks that a plan, which is one, names for its replicas."""
+    return {
+        (str(each["topic"]), int(each["partition"]), int(broker)): str(path)
+        for each in json.loads(text)["partitions"]
+        for broker, path in zip(each["replicas"], each.get("log_dirs", ()), strict=False)
+        if path != "any"
+    }
+
+
+def disk_states(admin: AdminClient, places: Places) -> dict[tuple[str, int, int], str]:
+    """Of each replica for which a plan names a disk: there, on its way, or neither."""
+    found = admin.describe_log_dirs() if places else {}
+    states = {}
+    for (topic, partition, broker), path in sorted(places.items()):
+        key, log_dir = TopicPartition(topic, partition), found.get(broker, {}).get(path)
+        if log_dir is None or key not in log_dir.replicas:
+            states[topic, partition, broker] = FAILED
+        else:
+            states[topic, partition, broker] = IN_PROGRESS if key in log_dir.future else DONE
+    return states
+
+
+def replica_named(replica: tuple[str, int, int]) -> str:
+    """As Kafka names a replica: topic, partition and broker."""
+    return "-".join(map(str, replica))
 
 
 def topics_of(text: str) -> list[str]:

@@ -45,22 +45,6 @@ def handlers(ask: Ask, park: Park) -> dict[int, Callable[[Request], None]]:
 
         park(request, ask(requests.MoveReplicas(moves), answer))
 
-    def move_to_disks(request: Request) -> None:
-        body: private.MoveToDisksRequest = request.body
-        try:
-            targets = tuple(DiskTarget(str(t), int(p), str(path)) for t, p, path in body.replicas)
-        except (TypeError, ValueError):
-            request.refuse(InvalidRequest("a move to a disk is a topic, a partition and a path"))
-            return
-
-        def answer(reply: ControllerReply) -> None:
-            if isinstance(reply, MovingToDisks):
-                request.reply(private.MoveToDisksResponse(reply.outcomes))
-            else:
-                _refuse(request, reply)
-
-        park(request, ask(MoveToDisks(body.broker_id, targets), answer))
-
     def plan_host(request: Request) -> None:
         body: private.PlanHostRequest = request.body
         kinds = {kind.value: kind for kind in HostKind}
@@ -89,10 +73,30 @@ def handlers(ask: Ask, park: Park) -> dict[int, Callable[[Request], None]]:
 
     return {
         private.MOVE_REPLICAS: move_replicas,
-        private.MOVE_TO_DISKS: move_to_disks,
+        private.MOVE_TO_DISKS: _to_disks(ask, park),
         private.PLAN_HOST: plan_host,
         private.RETIRE_HOST: retire_host,
     }
+
+
+def _to_disks(ask: Ask, park: Park) -> Callable[[Request], None]:
+    def move_to_disks(request: Request) -> None:
+        body: private.MoveToDisksRequest = request.body
+        try:
+            targets = tuple(DiskTarget(str(t), int(p), str(path)) for t, p, path in body.replicas)
+        except (TypeError, ValueError):
+            request.refuse(InvalidRequest("a move to a disk is a topic, a partition and a path"))
+            return
+
+        def answer(reply: ControllerReply) -> None:
+            if isinstance(reply, MovingToDisks):
+                request.reply(private.MoveToDisksResponse(reply.outcomes))
+            else:
+                _refuse(request, reply)
+
+        park(request, ask(MoveToDisks(body.broker_id, targets), answer))
+
+    return move_to_disks
 
 
 def _refuse(request: Request, reply: ControllerReply) -> None:

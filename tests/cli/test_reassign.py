@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.cli.reassign import as_document, brokers_of, plan_of, topics_of
+from raylog.cli.reassign import as_document, brokers_of, disks_of, plan_of, topics_of
 from raylog.client.admin.reassignment_plans import InvalidReplicationFactor, balanced, spread, without
 from raylog.errors import ConfigError
 from raylog.types import TopicPartition
@@ -33,12 +33,18 @@ def test_a_plan_is_read_as_it_is_written():
         ('{"version": 2, "partitions": []}', "version 2"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "none, or one twice"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "none, or one twice"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}', "log dir"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["any", "/d"]}]}', "2 log"),
     ],
 )
 def test_what_is_no_plan_is_refused_with_the_reason(text, reason):
     with pytest.raises(ConfigError, match=reason):
         plan_of(text)
+
+
+def test_the_disks_of_a_plan_are_those_that_it_names():
+    each = {"topic": "t", "partition": 3, "replicas": [1, 0, 2], "log_dirs": ["/a", "any", "/b"]}
+    other = {"topic": "u", "partition": 0, "replicas": [1]}
+    assert disks_of(json.dumps({"partitions": [each, other]})) == {("t", 3, 1): "/a", ("t", 3, 2): "/b"}
 
 
 def test_a_partition_that_is_named_twice_is_refused():

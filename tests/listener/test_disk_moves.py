@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 from kio.schema.errors import ErrorCode
 from outside import Client, request
 from raw_requests import eventually
+from typer.testing import CliRunner
 
+from raylog.cli import reassign
 from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Consumer, Producer
+from raylog.cluster import Cluster
 from raylog.kafka import table
 from raylog.testing.in_process import cluster
 from raylog.types import TopicPartition
@@ -98,6 +102,43 @@ def test_a_replica_comes_to_another_disk_with_all_its_records(running, admin, re
     assert values(running, topic, 3 * RECORDS) == list(range(3 * RECORDS))
     eventually(lambda: f"{topic}-0" not in os.listdir(old), "the old folder deleted")
     assert f"{topic}-0" in os.listdir(new)
+
+
+def test_a_plan_of_raylog_reassign_names_disks(running, admin, tmp_path, monkeypatch):
+    monkeypatch.setattr(reassign, "find_cluster", lambda *_: Cluster(running.address))
+    admin.create_topics([NewTopic("planned", replica_assignment={0: (0, 1)})])
+    write(running, "planned", 0)
+    eventually(lambda: len(places(admin, 0, "planned")) == 1, "the replica's folder")
+    (old,) = places(admin, 0, "planned")
+    new = next(path for path in disks(running, 0) if path != old)
+    plan = tmp_path / "plan.json"
+
+    def raylog(command, path):
+        each = {"topic": "planned", "partition": 0, "replicas": [0, 1], "log_dirs": [path, "any"]}
+        plan.write_text(json.dumps({"version": 1, "partitions": [each]}))
+        result = CliRunner().invoke(reassign.app, [command, "--reassignment-json-file", str(plan), "--json"])
+        return result.exit_code, json.loads(result.stdout)
+
+    code, document = raylog("execute", new)
+    replica = {"topic": "planned", "partition": 0, "broker": 0, "log_dir": new}
+    assert code == 0 and document["disk_moves_started"] == [replica] and document["disk_moves_failed"] == []
+    eventually(lambda: raylog("verify", new)[0] == 0, "the replica on the disk of the plan")
+    assert raylog("verify", new)[1]["replicas"] == [replica | {"status": "completed"}]
+    assert places(admin, 0, "planned") == {new: False}
+    code, document = raylog("execute", "/nowhere")
+    assert code == 1 and "no disk '/nowhere'" in document["disk_moves_failed"][0]["error"]
+
+
+def test_an_admin_client_outside_moves_replicas_too(running, admin):
+    admin.create_topics([NewTopic("outside", replica_assignment={0: (1, 0)})])
+    eventually(lambda: len(places(admin, 0, "outside")) == 1, "the replica's folder")
+    (old,) = places(admin, 0, "outside")
+    new = next(path for path in disks(running, 0) if path != old)
+    with AdminClient(bootstrap_servers=running.bootstrap_servers()) as outsider:
+        assert outsider.move_to_disks({("outside", 0, 0): new}) == {("outside", 0, 0): None}
+        (error,) = outsider.move_to_disks({("outside", 0, 0): "/nowhere"}).values()
+        assert error is not None and error.code is ErrorCode.log_dir_not_found
+    eventually(lambda: places(admin, 0, "outside") == {new: False}, "the replica on the other disk")
 
 
 def test_what_cannot_be_is_refused_as_by_kafka(running, admin):

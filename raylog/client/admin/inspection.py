@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -160,6 +160,39 @@ class AsyncInspectionCalls:
         replies = zip(nodes, await asyncio.gather(*map(ask, nodes)), strict=True)
         return log_dirs_of((broker_of(node), reply) for node, reply in replies if reply is not None)
 
+    async def move_to_disks(
+        self, places: Mapping[tuple[str, int, int], str]
+    ) -> dict[tuple[str, int, int], RaylogError | None]:
+        """Have brokers' replicas, each a topic, a partition and a broker, at these paths of disks.
+
+        For each None if its move is under way, or it is there; else why not. A replica is copied
+        while it serves, ``describe_log_dirs`` shows how far it is. The disk where it is cancels its
+        move.
+        """
+        by_broker: dict[int, list[tuple[str, int, str]]] = {}
+        for (topic, partition, broker), path in places.items():
+            by_broker.setdefault(broker, []).append((topic, partition, path))
+        outcomes: dict[tuple[str, int, int], RaylogError | None] = {}
+        for broker, wanted in sorted(by_broker.items()):
+            for (topic, partition, _), (error, message) in zip(
+                wanted, await self._move_of(broker, wanted), strict=True
+            ):
+                outcomes[topic, partition, broker] = error_for(error, message) if error else None
+        return outcomes
+
+    async def _move_of(self, broker: int, wanted: Sequence[tuple[str, int, str]]) -> Sequence[tuple[int, str | None]]:
+        """The error and its message for each, from the controller, or from outside the broker."""
+        if not self._opened().connections.are_outside:
+            return tuple((await self._ask(private.MoveToDisksRequest(broker, tuple(wanted)))).outcomes)
+        reply = await self._ask_broker(broker, requests.alter_replica_log_dirs(wanted))
+        errors = {
+            (str(topic.topic_name), int(part.partition_index)): int(part.error_code)
+            for topic in reply.results
+            for part in topic.partitions
+        }
+        codes = [(errors[topic, partition], path) for topic, partition, path in wanted]
+        return [(code, f"{path}: {ErrorCode(code).name.upper()}" if code else None) for code, path in codes]
+
     async def collect_metrics(self, processes: Mapping[int, Endpoint]) -> dict[int, Samples]:
         """What the metrics of server processes are now, by node id. Those that do not answer within
         two seconds are left out. Only inside the cluster: listeners do not serve it.
@@ -263,6 +296,12 @@ class InspectionCalls:
     def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
         """By broker and path: the disks that hold replicas."""
         return self._run(self._client.describe_log_dirs())
+
+    def move_to_disks(
+        self, places: Mapping[tuple[str, int, int], str]
+    ) -> dict[tuple[str, int, int], RaylogError | None]:
+        """Have brokers' replicas, each a topic, a partition and a broker, at these paths of disks."""
+        return self._run(self._client.move_to_disks(places))
 
     def collect_metrics(self, processes: Mapping[int, Endpoint]) -> dict[int, Samples]:
         """What the metrics of server processes are now, by node id."""

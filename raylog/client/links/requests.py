@@ -401,6 +401,25 @@ def describe_quorum() -> Request:
     )
 
 
+def alter_replica_log_dirs(wanted: Iterable[tuple[str, int, str]]) -> Request:
+    """AlterReplicaLogDirs v2: of topics, partitions and the paths where they shall be."""
+    schema = _schema("alter_replica_log_dirs.v2")
+    dirs: dict[str, dict[str, list[int]]] = {}
+    for topic, partition, path in wanted:
+        dirs.setdefault(path, {}).setdefault(topic, []).append(partition)
+    return schema.AlterReplicaLogDirsRequest(
+        dirs=tuple(
+            schema.AlterReplicaLogDir(
+                path=path,
+                topics=tuple(
+                    schema.AlterReplicaLogDirTopic(name=name, partitions=tuple(parts)) for name, parts in topics.items()
+                ),
+            )
+            for path, topics in dirs.items()
+        )
+    )
+
+
 def describe_log_dirs(only: TopicPartition | None = None) -> Request:
     """DescribeLogDirs v4: of everything that the asked process holds, or of one partition."""
     schema = _schema("describe_log_dirs.v4")
