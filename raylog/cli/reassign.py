@@ -143,11 +143,9 @@ def execute(
         if started:
             print_text(f"Successfully started partition reassignments for {named(started)}")
         print_text(*(f"Error reassigning {named([each])}: {error}" for each, error in failed.items()))
-        if moving:
-            plural = "s" if len(moving) > 1 else ""
-            names = ",".join(map(replica_named, sorted(moving)))
-            print_text(f"Successfully started log directory move{plural} for: {names}")
-        print_text(*(f"Error moving {replica_named(each)}: {error}" for each, error in stuck.items()))
+        for each in sorted(moving):
+            print_text(f"Successfully started moving log directory to {places[each]} for replica {replica_named(each)}")
+        print_text(*(f"Error moving replica {replica_named(each)}: {error}" for each, error in stuck.items()))
     if failed or stuck:
         raise typer.Exit(1)
 
@@ -181,7 +179,7 @@ def verify(
         print_text("Status of partition reassignment:")
         print_text(*(f"Reassignment of partition {named([each])} {_WORDS[state]}" for each, state in states.items()))
         for each, state in disks.items():
-            print_text(f"Reassignment of replica {replica_named(each)} {_DISK_WORDS[state]}")
+            print_text(f"Reassignment of replica {'-'.join(map(str, each))} {_DISK_WORDS[state]}")
         print_text(*_clearing(cleared))
     if not is_done:
         raise typer.Exit(1)
@@ -362,8 +360,9 @@ def disk_states(admin: AdminClient, places: Places) -> dict[tuple[str, int, int]
 
 
 def replica_named(replica: tuple[str, int, int]) -> str:
-    """As Kafka names a replica: topic, partition and broker."""
-    return "-".join(map(str, replica))
+    """As Kafka names a replica."""
+    topic, partition, broker = replica
+    return f"{topic}-{partition} with broker {broker}"
 
 
 def topics_of(text: str) -> list[str]:

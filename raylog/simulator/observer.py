@@ -293,7 +293,9 @@ class Observer:
                 raise history.fail(
                     f"broker {broker} joined the ISR, but leader {state.leader} counts {leader.isr.maximal}"
                 )
-            node, counted = state.node_of(broker), leader.followers.get(future_id(broker), leader.followers.get(broker))
+            node, counted = state.node_of(broker), leader.followers.get(broker)
+            if broker in arrived:  # until the leader has heard of it
+                counted = leader.followers.get(future_id(broker), counted)
             actor = image.actors.get(node)
             registered = {self._registered.get(node), actor.incarnation if actor is not None else None}
             if counted is None or counted.log_end_offset < 0:

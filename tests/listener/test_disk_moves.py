@@ -11,6 +11,7 @@ from outside import Client, request
 from raw_requests import eventually
 from typer.testing import CliRunner
 
+import raylog
 from raylog.cli import reassign
 from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Consumer, Producer
@@ -134,7 +135,7 @@ def test_an_admin_client_outside_moves_replicas_too(running, admin):
     eventually(lambda: len(places(admin, 0, "outside")) == 1, "the replica's folder")
     (old,) = places(admin, 0, "outside")
     new = next(path for path in disks(running, 0) if path != old)
-    with AdminClient(bootstrap_servers=running.bootstrap_servers()) as outsider:
+    with raylog.connect(bootstrap_servers=running.bootstrap_servers()) as cluster, cluster.admin() as outsider:
         assert outsider.move_to_disks({("outside", 0, 0): new}) == {("outside", 0, 0): None}
         (error,) = outsider.move_to_disks({("outside", 0, 0): "/nowhere"}).values()
         assert error is not None and error.code is ErrorCode.log_dir_not_found

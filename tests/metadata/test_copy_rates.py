@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
-from raylog.configs.replication_quotas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
+from raylog.configs.replication_quotas import DISK_MOVE_RATE, FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
 from raylog.control.session import Assignment, CopyRates, CopyRatesChanged, Welcome
+from raylog.metadata.actors.disk_requests import DiskTarget, MoveToDisks
 from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
@@ -13,7 +16,7 @@ from raylog.metadata.configuration.config_requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.metadata.requests import AlterReassignments, PartitionTarget
+from raylog.metadata.requests import AlterReassignments, PartitionTarget, RegisterDisk
 from raylog.types import TopicIdPartition
 
 
@@ -130,3 +133,22 @@ def test_a_rate_that_cannot_be_divided_leaves_everybody_a_byte(moving):
     limit(moving, None, leader=1)
     move(moving, 1)
     assert told(moving.process(moving.ids[0], 0)) == CopyRates(as_leader=1)
+
+
+def test_the_rate_of_moves_between_disks_is_divided_among_the_processes_that_copy(new_world):
+    world = new_world(1)
+    assert world.ask(RegisterDisk("a-test-cluster", 0, uuid.UUID(int=0xF000), "/second")).error == 0
+    topic_id = world.create("t", (0,), (0,))
+    ids = [TopicIdPartition(topic_id, 0), TopicIdPartition(topic_id, 1)]
+    change = (ConfigChange(DISK_MOVE_RATE, ConfigOperation.SET, "1000"),)
+    assert world.ask(AlterConfigs((ResourceChanges(ResourceType.BROKER, "0", change),))).resources[0].error == 0
+    paths = {world.image.disks[slot.directory_id].path for id in ids for slot in world.state(id).replicas}
+    homes = {id: world.image.disks[world.state(id).slot(0).directory_id].path for id in ids}
+    others = {id: next(path for path in ("/second", "/disks/0") if path != homes[id]) for id in ids}
+    assert paths and all(told(world.process(id, 0)) == CopyRates() for id in ids), "nothing copies yet"
+    for id in ids:
+        assert world.ask(MoveToDisks(0, (DiskTarget("t", id.partition, others[id]),))).outcomes == ((0, None),)
+    copies = [world.processes[world.state(id).future(0).node_id] for id in ids]
+    assert [told(copy) for copy in copies] == [CopyRates(as_follower=500)] * 2
+    assert world.ask(MoveToDisks(0, (DiskTarget("t", 1, homes[ids[1]]),))).outcomes == ((0, None),)
+    assert told(copies[0]) == CopyRates(as_follower=1_000), "the other one has been cancelled"
