@@ -14,6 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from raylog.kafka.chain import Refuse
 from raylog.kafka.table import ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS
 from raylog.listener.controller_link import ControllerLink
 from raylog.listener.owners import Owners
@@ -71,6 +72,12 @@ def alterer(routes: Routes, link: ControllerLink) -> Callable[[Request], Any]:
         return altered(request, [CODES[error] for error, _ in reply.outcomes])
 
     return handle
+
+
+def refuse(request: Request, refusal: Refuse) -> None:
+    """Answer AlterReplicaLogDirs with that error of every replica that it names."""
+    named = sum(len(topic.partitions) for each in request.body.dirs for topic in each.topics)
+    request.reply(altered(request, (refusal.code,) * named))
 
 
 def altered(request: Request, errors: Sequence[ErrorCode]) -> Any:

@@ -146,7 +146,11 @@ class Router:
             claimed_versions=apis.claimed_versions,
             limits=self._limits,
             stages=stages,
-            refusals={table.FETCH.key: fetches.refuse, table.METADATA.key: self._refuse_metadata},
+            refusals={
+                table.FETCH.key: fetches.refuse,
+                table.METADATA.key: self._refuse_metadata,
+                table.ALTER_REPLICA_LOG_DIRS.key: log_directories.refuse,
+            },
         )
 
     def _handlers(self, fetches: Fetches) -> dict[ApiSpec, Handler]:

@@ -17,6 +17,8 @@ from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.cluster import Cluster
 from raylog.kafka import table
+from raylog.kafka.chain import Refuse
+from raylog.listener.log_directories import refuse
 from raylog.testing.in_process import cluster
 from raylog.types import TopicPartition
 
@@ -150,3 +152,29 @@ def test_what_cannot_be_is_refused_as_by_kafka(running, admin):
         ErrorCode.replica_not_available,
         ErrorCode.unknown_topic_or_partition,
     ]
+
+
+def test_a_refusal_of_the_whole_request_names_every_replica():
+    answers = []
+
+    class Asked:
+        version = 2
+        body = request(
+            table.ALTER_REPLICA_LOG_DIRS.key,
+            2,
+            dirs=lambda module: tuple(
+                module.AlterReplicaLogDir(
+                    path=path, topics=(module.AlterReplicaLogDirTopic(name=name, partitions=parts),)
+                )
+                for path, name, parts in (("/a", "t", (0, 2)), ("/b", "u", (1,)), ("/b", "t", (1,)))
+            ),
+        )
+        reply = staticmethod(answers.append)
+
+    refuse(Asked, Refuse(ErrorCode.throttling_quota_exceeded))
+    (answer,) = answers
+    named = {
+        (each.topic_name, part.partition_index, part.error_code) for each in answer.results for part in each.partitions
+    }
+    refused = ErrorCode.throttling_quota_exceeded
+    assert named == {("t", 0, refused), ("t", 2, refused), ("u", 1, refused), ("t", 1, refused)}
