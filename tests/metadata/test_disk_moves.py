@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 
+import msgpack
 import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.control.session import DisksChecked, FailedDisk, Removal
 from raylog.metadata.actors.disk_requests import DiskTarget, MoveToDisks
-from raylog.metadata.records import PartitionChanged, PartitionState, RemovalPending, decode_batch, encode_batch
+from raylog.metadata.records import PartitionChanged, RemovalPending, decode_batch, encode_batch
 from raylog.metadata.requests import (
     AlterReassignments,
     DeleteTopics,
@@ -239,11 +240,24 @@ def test_a_new_controller_goes_on_with_the_copy(disks):
 def test_a_state_without_copies_has_the_bytes_that_it_always_had(disks):
     id = create(disks, 0, 1)
     state = disks.state(id)
-    plain = encode_batch([PartitionChanged(*id, state)])
+    (plain,) = msgpack.unpackb(encode_batch([PartitionChanged(*id, state)]))
+    assert len(plain["state"]) == 11, "before there were copies it had eleven fields"
     assert to(disks, 1) is ErrorCode.none
     moving = PartitionChanged(*id, disks.state(id))
-    assert decode_batch(encode_batch([moving])) == (moving,)
-    assert decode_batch(plain) == (PartitionChanged(*id, state),)
-    assert len(encode_batch([PartitionChanged(*id, PartitionState(state.replicas, state.isr))])) < len(
-        encode_batch([moving])
-    )
+    assert len(msgpack.unpackb(encode_batch([moving]))[0]["state"]) == 12
+    for record in (moving, PartitionChanged(*id, state)):
+        assert decode_batch(encode_batch([record])) == (record,)
+
+
+def test_a_copy_whose_log_is_not_open_does_not_arrive(disks):
+    id = create(disks, 0, 1)
+    disks.starts_at_once = False
+    assert to(disks, 1) is ErrorCode.none
+    copy = disks.launch(disks.state(id).future(1).node_id, says_hello=False, directory_id=second(1))
+    copy.opens = False
+    copy.hello()
+    disks.run_later()
+    assert arrive(disks, id, 1) == ErrorCode.ineligible_replica
+    copy.open(id)
+    disks.run_later()
+    assert arrive(disks, id, 1) == 0
