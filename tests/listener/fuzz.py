@@ -49,7 +49,7 @@ from raylog.kafka import table  # noqa: E402
 from raylog.kafka.refusal import refusal  # noqa: E402
 from raylog.security.permissions import Operation  # noqa: E402
 from raylog.wire.frames import decode_request_body, decode_request_header, encode_response  # noqa: E402
-from raylog.wire.listeners import listeners_of  # noqa: E402
+from raylog.wire.listeners import Listeners, listeners_of  # noqa: E402
 
 FIRST_PART: Final = 10
 THROWN_EACH: Final = 100
@@ -80,17 +80,25 @@ class _Log(logging.Handler):
             self._report.refusals[re.sub(r"'[^']*'|-?\d+", "…", reason)[:90]] += 1
 
 
+LISTENERS: Final = "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
+MECHANISMS: Final = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
+
+
 @contextmanager
-def fuzzed_cluster(report: Report) -> Iterator[Clients]:
-    """One broker; the anonymous client may read and write a topic, a group and a transactional id, and see the cluster."""
-    with authorized_cluster(1, listeners_of("PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0")) as clients:
+def fuzzed_cluster(
+    report: Report, listeners: Listeners | None = None, mechanisms: str = MECHANISMS
+) -> Iterator[Clients]:
+    """One broker; the anonymous client may read and write a topic, a group and a transactional id, and see the cluster.
+    ``listeners``: those of ``LISTENERS`` if none are given.
+    """
+    with authorized_cluster(1, listeners or listeners_of(LISTENERS)) as clients:
         with AdminClient(clients.running.address) as admin:
             admin.set_user(USER, PASSWORD)
             admin.set_user(SUPER_USER, PASSWORD)
         sasl = clients.running.launcher.servers[0].router._sasl
         set_configs(
             clients.running,
-            sasl_enabled_mechanisms="PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            sasl_enabled_mechanisms=mechanisms,
             connection_failed_authentication_delay_ms="0",
             delegation_token_secret_key="k",
             auto_create_topics_enable="false",

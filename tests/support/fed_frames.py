@@ -299,7 +299,7 @@ class Feeder:
                 connection.buffer_updated(count)
                 data = data[count:]
         except Exception as error:
-            self.findings[f"the connection raises {_told(error)}"] += 1
+            self.findings[f"the connection raises {told_of(error)}"] += 1
             connection.abort()
         spent = time.thread_time() - began
         self.slowest_cpu_s = max(self.slowest_cpu_s, spent)
@@ -336,7 +336,7 @@ class Feeder:
         try:
             self.outcomes.update(errors_of(decode_response(key, version, answer)))
         except Exception as error:
-            self.findings[f"an answer of API {key} in version {version} that no client reads: {_told(error)}"] += 1
+            self.findings[f"an answer of API {key} in version {version} that no client reads: {told_of(error)}"] += 1
 
     def settle(self) -> None:
         connection = self._connection
@@ -385,6 +385,6 @@ def is_harmless(frame: bytes) -> bool:
     return bool(getattr(body, "validate_only", False))
 
 
-def _told(error: Exception) -> str:
+def told_of(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} [{str(error)[:90]}; {Path(last.filename).name}:{last.lineno}]"

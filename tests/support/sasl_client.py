@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import socket
 from base64 import b64decode, b64encode
+from functools import cache
 from typing import Any, Self
 
 from outside import request
@@ -99,7 +100,7 @@ class Scram:
     def final(self, server_first: bytes, *, header: str | None = None, nonce: str | None = None) -> bytes:
         self.server_first = server_first.decode()
         told = dict(part.split("=", 1) for part in self.server_first.split(","))
-        salted = hashlib.pbkdf2_hmac(self.hash, self.password.encode(), b64decode(told["s"]), int(told["i"]))
+        salted = _stretched(self.hash, self.password, told["s"], int(told["i"]))
         binding = b64encode((self.header if header is None else header).encode()).decode()
         without_proof = f"c={binding},r={told['r'] if nonce is None else nonce}"
         message = f"{self.bare},{self.server_first},{without_proof}".encode()
@@ -109,3 +110,8 @@ class Scram:
         server_key = hmac.digest(salted, b"Server Key", self.hash)
         self.server_signature = b"v=" + b64encode(hmac.digest(server_key, message, self.hash))
         return f"{without_proof},p={b64encode(proof).decode()}".encode()
+
+
+@cache
+def _stretched(digest: str, password: str, salt: str, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac(digest, password.encode(), b64decode(salt), iterations)
