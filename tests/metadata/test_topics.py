@@ -153,6 +153,26 @@ def test_partitions_only_grow(world):
     assert all(len(state.replicas) == 2 for state in world.image.topic_named("t").partitions.values())
 
 
+def test_one_request_makes_no_more_partitions_than_one_topic_may_have(world):
+    create(world, RequestedTopic("t", 1, 1), RequestedTopic("u", 1, 1))
+    first, second, third = create(
+        world,
+        *(RequestedTopic(name, count, 1) for name, count in (("a", 60_000), ("b", 60_000), ("c", 2))),
+        validate_only=True,
+    )
+    assert (first.error, second.error, third.error) == (0, ErrorCode.invalid_partitions, 0)
+    growths = (PartitionGrowth("t", 60_001), PartitionGrowth("u", 60_001))
+    grown, refused = world.ask(CreatePartitions(growths, validate_only=True)).topics
+    assert (grown.error, refused.error) == (0, ErrorCode.invalid_partitions)
+
+
+def test_a_topic_for_whose_actors_a_broker_has_no_slots_is_refused(world):
+    """It is found out soon, too: the search for an actor with room does not look at those that have none."""
+    wide = RequestedTopic("wide", 100_000, 3, configs=(("replicas.per.actor", "1"),))
+    refused, good = create(world, wide, RequestedTopic("good", 1, 1), validate_only=True)
+    assert (refused.error, good.error) == (ErrorCode.invalid_partitions, 0)
+
+
 def test_new_partitions_may_be_placed_by_hand(world):
     create(world, RequestedTopic("t", 1, 2))
     for brokers in (((0, 1),), (), ((0, 1), (1,)), ((0, 1), (1, 1)), ((0, 1), (1, 9)), ((0, 1), ())):

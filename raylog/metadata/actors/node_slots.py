@@ -20,6 +20,7 @@ import uuid
 
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import HostKind, HostPlanned, ReplicaSlot
+from raylog.refusals import InvalidPartitions
 from raylog.types import FIRST_REPLICA_SLOT, INTERNAL_TOPICS, SLOTS_PER_BROKER, broker_of, node_id, slot_of
 
 
@@ -37,7 +38,9 @@ class NodeSlots:
         self._image = image
         self._taken: set[int] = set(image.assigned) | set(image.removals_of) | set(image.actors) | set(image.hosts)
         self._next_free: dict[int, int] = {}
-        self._room: dict[tuple[uuid.UUID, uuid.UUID], dict[int, int]] = {}  # (topic, disk) → node → replicas there
+        self._room: dict[
+            tuple[uuid.UUID, uuid.UUID], dict[int, int]
+        ] = {}  # (topic, disk) → node with room → replicas there
         self._hosts: dict[tuple[uuid.UUID, HostKind], dict[int, int]] = {}  # (disk, kind) → node → replicas there
         self._planned: list[HostPlanned] = []
 
@@ -50,20 +53,31 @@ class NodeSlots:
         *,
         replicas_per_actor: int | None,
     ) -> ReplicaSlot:
-        """The slot of one more replica of that topic. ``replicas_per_actor`` None is ``auto``."""
+        """The slot of one more replica of that topic. ``replicas_per_actor`` None is ``auto``; otherwise it is the same for all
+        replicas of the topic. Raises InvalidPartitions where the broker has no slot for a further actor.
+        """
         if replicas_per_actor is None:
             nodes = self._hosts_of(broker_id, directory_id, host_kind(topic))
-            node: int | None = min(nodes, key=lambda each: (nodes[each], each))
+            node = min(nodes, key=lambda each: (nodes[each], each))
         else:
             key = (topic_id, directory_id)
             if key not in self._room:
-                self._room[key] = self._existing(topic_id, directory_id)
+                existing = self._existing(topic_id, directory_id)
+                self._room[key] = {node: count for node, count in existing.items() if count < replicas_per_actor}
             nodes = self._room[key]
-            node = next((node for node, count in nodes.items() if count < replicas_per_actor), None)
-        if node is None:
-            node = self._free(broker_id)
+            node = next(iter(nodes)) if nodes else self._free(broker_id)
         nodes[node] = nodes.get(node, 0) + 1
+        if replicas_per_actor is not None and nodes[node] >= replicas_per_actor:
+            del nodes[node]
         return ReplicaSlot(broker_id, node, directory_id)
+
+    def lowest_free(self) -> dict[int, int]:
+        """By broker, for ``back_to``."""
+        return dict(self._next_free)
+
+    def back_to(self, lowest_free: dict[int, int]) -> None:
+        """Give back the slots of new actors that were allocated since then, to a topic that there will not be."""
+        self._next_free = lowest_free
 
     def plan_host(
         self, broker_id: int, directory_id: uuid.UUID, kind: HostKind, *, is_automatic: bool = False
@@ -100,9 +114,10 @@ class NodeSlots:
 
     def _free(self, broker_id: int) -> int:
         slot = self._next_free.get(broker_id, FIRST_REPLICA_SLOT)
-        while node_id(broker_id, slot) in self._taken:
+        while slot < SLOTS_PER_BROKER and node_id(broker_id, slot) in self._taken:
             slot += 1
-            assert slot < SLOTS_PER_BROKER, f"broker {broker_id} has no free slot"
+        if slot >= SLOTS_PER_BROKER:
+            raise InvalidPartitions(f"broker {broker_id} has {SLOTS_PER_BROKER} actors, which is all that it can have")
         self._next_free[broker_id] = slot + 1
         node = node_id(broker_id, slot)
         assert broker_of(node) == broker_id and slot_of(node) == slot

@@ -128,6 +128,7 @@ class TopicDecisions:
                     self._count(slot.directory_id)
         self._topics_before = len(image.topics)
         self._partitions_before = sum(len(topic.partitions) for topic in image.topics.values())
+        self._partitions_asked = 0  # by the topics of this request before
 
     # -------------------------------------------------------------- create
 
@@ -168,6 +169,7 @@ class TopicDecisions:
         records: list[Record] = [TopicCreated(topic_id, topic.name)]
         records += [TopicConfigChanged(topic_id, name, value) for name, value in sorted(configs.items())]
         records += self._partitions(topic_id, topic.name, 0, places, configs)
+        self._partitions_asked += len(places)
         self._topics_before += 1
         self._partitions_before += len(places)
         in_force = {
@@ -198,6 +200,7 @@ class TopicDecisions:
         factor = self._defaults.factor(self._image) if topic.replication_factor == -1 else topic.replication_factor
         if not 1 <= partitions <= topic_configs.PARTITIONS_MAX:
             raise InvalidPartitions(f"a topic has 1 to {topic_configs.PARTITIONS_MAX} partitions, not {partitions}")
+        self._check_total(partitions)
         return self._plan(
             self._brokers_for(factor, " (default.replication.factor)" * (topic.replication_factor == -1)),
             partitions=partitions,
@@ -253,14 +256,27 @@ class TopicDecisions:
     ) -> list[Record]:
         per_actor = topic_configs.replicas_per_actor(configs)
         records: list[Record] = []
-        for partition, replicas in enumerate(places, first):
-            slots = []
-            for broker, disk in replicas:
-                slots.append(self._slots.allocate(topic_id, topic, broker, disk, replicas_per_actor=per_actor))
+        before = self._slots.lowest_free()
+        try:
+            for partition, replicas in enumerate(places, first):
+                slots = tuple(
+                    self._slots.allocate(topic_id, topic, broker, disk, replicas_per_actor=per_actor)
+                    for broker, disk in replicas
+                )
+                state = PartitionState(slots, tuple(slot.broker_id for slot in slots))
+                records.append(PartitionChanged(topic_id, partition, state))
+        except InvalidPartitions:
+            self._slots.back_to(before)
+            raise
+        for replicas in places:
+            for _, disk in replicas:
                 self._count(disk)
-            state = PartitionState(tuple(slots), tuple(slot.broker_id for slot in slots))
-            records.append(PartitionChanged(topic_id, partition, state))
         return [*self._slots.take_planned(), *records]
+
+    def _check_total(self, partitions: int) -> None:
+        """So many more are refused before any is planned: the controller does nothing else meanwhile."""
+        if self._partitions_asked + partitions > topic_configs.PARTITIONS_MAX:
+            raise InvalidPartitions(f"one request makes at most {topic_configs.PARTITIONS_MAX} partitions")
 
     def _count(self, disk: uuid.UUID) -> None:
         self._replicas_on_disk[disk] = self._replicas_on_disk.get(disk, 0) + 1
@@ -299,6 +315,7 @@ class TopicDecisions:
                 f"{topic_configs.PARTITIONS_MAX}, not become {growth.count}"
             )
         added = growth.count - count
+        self._check_total(added)
         factor = len(reassignments.target(topic.partitions[0]))
         if growth.assignments is not None:
             if len(growth.assignments) != added:
@@ -316,7 +333,9 @@ class TopicDecisions:
                 first_partition=count,
                 replicas_on_disk=self._replicas_on_disk,
             )
-        return self._partitions(topic.topic_id, topic.name, count, places, topic.configs)
+        records = self._partitions(topic.topic_id, topic.name, count, places, topic.configs)
+        self._partitions_asked += added
+        return records
 
     def _growth_start(self, topic: Topic, brokers: Sequence[BrokerPlaces]) -> int:
         """Growth goes on where creation began: at the place of partition 0's preferred leader, as
