@@ -66,6 +66,7 @@ class Hunt:
         self.tls = TlsFeed(self.feed, tls, hello, authority)
         self.servers: list[Server] = list({id(each.server): each.server for each in doors}.values())
         self.samples: list[Sample] = []
+        self.told = TOLD
 
     def run(self, frames: int, seconds: float, check_each: int) -> None:
         """Until one of both is reached."""
@@ -74,6 +75,10 @@ class Hunt:
             self.clients.running.run(self._round(min(check_each, frames - self.feed.fed)), timeout_s=24 * 3_600)
             self.report.seconds = time.monotonic() - began
             self._look()
+            self.write(self.told)
+            if any(each.is_over for each in self.servers):
+                self.report.findings["a server has ended, and its doors with it"] += 1
+                return
 
     async def _round(self, frames: int) -> None:
         inside_tls = max(1, int(frames * TLS_SHARE))
@@ -86,8 +91,7 @@ class Hunt:
         eventually(lambda: len(own.connections) <= 1, "no connection stays")
         self.samples.append(self.clients.running.run(self._sampled()))
         rate = self.feed.fed / self.report.seconds
-        found = sum(self.report.findings.values())
-        print(f"{self.samples[-1]}, {rate:,.0f} a second, {found} findings", flush=True)
+        print(f"{self.samples[-1]}, {rate:,.0f} a second, findings: {dict(self.report.findings)}", flush=True)
 
     async def _sampled(self) -> Sample:
         return Sample.of(self.feed.fed, asyncio.get_running_loop(), self.servers)
@@ -156,11 +160,12 @@ def main() -> int:
         return bool(replay(chosen.replay, chosen.corpus))
     print(f"seed {chosen.seed}, {chosen.frames} frames, {chosen.check_each} between counts", flush=True)
     with hunting(chosen.seed, chosen.corpus) as hunt:
+        hunt.told = chosen.told
         try:
             hunt.run(chosen.frames, chosen.seconds, chosen.check_each)
             hunt.end()
         finally:
-            hunt.write(chosen.told)
+            hunt.write(hunt.told)
     findings = hunt.report.findings
     if chosen.results:
         write_page(chosen.told, f"make fuzz-long FRAMES={chosen.frames} SEED={chosen.seed}")

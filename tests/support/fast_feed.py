@@ -215,7 +215,8 @@ class FastFeed:
 
     def count(self, door: Door, frame: bytes) -> None:
         key = int.from_bytes(frame[:2], "big", signed=True)
-        self.frames[door.name, key if key in door.server.versions else -1] += 1
+        is_served = key in door.server.versions or (key == private.HANDSHAKE and door.server.secret is not None)
+        self.frames[door.name, key if is_served else -1] += 1
         self.fed += 1
 
     def save(self, since: int, other: tuple[str, int, Sequence[bytes]] | None = None) -> None:
