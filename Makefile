@@ -13,7 +13,7 @@
 # make fuzz-guided SECONDS=600 FRAMES=10000000 lets a coverage-guided fuzzer choose the requests (Atheris, which it installs into
 #              .venv-fuzz), until one of both is reached; it goes on from what it kept in build/fuzz. Both write tests/fuzz_results.md
 # make fuzz-long FRAMES=10000000 SEED=1 changes further what the guided fuzzer has kept, at every door and without its tracer, and
-#              counts what the process holds; writes tests/long_fuzz_results.md. Some 2,000 frames per second of a core
+#              counts what the process holds; writes tests/long_fuzz_results.md. Some 2,900 frames per second of a core
 # make mutations   patches faults into the machines, hunts each with up to 200 seeds, writes tests/sim/mutations.md
 # make matrix      smoke tests beside other releases of Python, Ray and PySpark, each in an environment of its own; docs/platforms.md
 # make aarch64     builds the wheel for Linux on aarch64 and runs the tests of records in it, under qemu-user; needs apt-get, as root

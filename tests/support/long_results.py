@@ -11,17 +11,20 @@ from fast_feed import DOORS
 from fuzz_report import ROOT
 from kio.schema.index import api_key_map
 
-from raylog.wire import private
+from raylog.wire import private, private_transactions, private_watching
 
 PAGE: Final = ROOT / "tests" / "long_fuzz_results.md"
 BEFORE: Final = ("open", "sasl", "bearer", "tls", "hello")
 ROWS_MAX: Final = 25
+_MODULES: Final = (private, private_transactions, private_watching)
+"""Whose requests have names."""
 INTRODUCTION: Final = """\
 # Fuzzing: the last long run
 
 `make fuzz-long` writes this page. What it does, and what the doors are: docs/security.md, "Hostile requests".
 A frame is counted once its connection has taken it; of those through TLS, once it was answered or ended its
-connection.
+connection. The requests that are held are JoinGroups of members whose clients have gone: they wait as long as
+their rebalance timeout says, as in Apache Kafka.
 """
 
 
@@ -75,7 +78,7 @@ def name_of(key: int) -> str:
     if key < 0:
         return "none that is served"
     if key >= private.FIRST_API_KEY:
-        return private._requests[key].__name__
+        return next(name for each in _MODULES for name, kind in vars(each).items() if private._requests[key] is kind)
     return str(api_key_map[key]) if key in api_key_map else str(key)
 
 
@@ -89,7 +92,7 @@ def _held(samples: list[dict[str, Any]]) -> list[str]:
         return ["It was not counted."]
     chosen = [samples[0], samples[len(samples) // 2], samples[-1]]
     lines = ["| | " + " | ".join(f"after {each['frames']:,}" for each in chosen) + " |", "|---|---:|---:|---:|"]
-    for name in ("tasks", "connections", "descriptors", "timers", "objects"):
+    for name in ("requests", "tasks", "connections", "descriptors", "timers", "objects"):
         lines.append(f"| {name} | " + " | ".join(f"{each[name]:,}" for each in chosen) + " |")
     lines.append("| memory, MiB | " + " | ".join(str(each["memory_bytes"] >> 20) for each in chosen) + " |")
     first, last = samples[0]["tables"], samples[-1]["tables"]
