@@ -21,6 +21,7 @@ from raylog.replication.replica import Role
 from raylog.simulator.corruption import Corruption
 from raylog.simulator.depositions import Depositions
 from raylog.simulator.processes import Machine, Process
+from raylog.types import is_future
 
 if TYPE_CHECKING:
     from raylog.simulator.simulated_controller import ControllerProcess
@@ -391,6 +392,7 @@ class Faults:
             for replica in leader.host.replicas.values()
             if replica.leader is not None
             for broker in replica.leader.followers
+            if not is_future(broker)
         ]
         brokers = range(1, len(self.simulation.broker_machines) + 1)
         others = [broker for broker in followers or brokers if broker != leader.host.context.broker_id]

@@ -15,8 +15,9 @@ pytestmark = pytest.mark.sim
 
 EVENTS = 2_000
 SEEDS = (5, 7, 12)
-FAILED_SEEDS = (8,)
-"""The check of who joins an ISR looked at a future copy instead of the replica."""
+FAILED_SEEDS = (8, pytest.param(113, marks=pytest.mark.slow), 123, pytest.param(137, marks=pytest.mark.slow))
+"""The check of who joins an ISR looked at a future copy instead of the replica; a decision that made the ISR smaller for
+another reason as well was taken for the end of a move; a fault looked for the machine of a future copy."""
 FURTHER_SEEDS = (1, 2, 3, 4, 6, *range(9, 12), *range(13, 60))
 """Slow ones: ``make test-long`` runs them."""
 MET = {
