@@ -85,9 +85,8 @@ def init(
     ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or a list of
     ``NAME://host:port``, or one of these from which each looks for free ports. None takes what the disks
     say, and port 9092 of ``host`` for new ones. Clients are given ``advertised_listeners`` instead.
-    Listeners that let in everyone who can connect from other machines need ``insecure``. ``secure`` does
-    what ``raylog up --secure`` does; the folder's ``security/client.properties`` has what clients need.
-    With ``client_certificates`` clients show certificates of the cluster's authority, not passwords.
+    Listeners that let in everyone who can connect from other machines need ``insecure``. ``secure`` and
+    ``client_certificates`` do what they do for ``raylog up``; ``security/client.properties`` tells clients.
 
     ``configs`` are Kafka's static configs of all brokers, or the path of a ``server.properties``. They
     count at once, behind those of ``admin.alter_configs``, and replace an earlier start's; None keeps these.
@@ -101,10 +100,9 @@ def init(
     its address or the beginning of Ray's id of it. ``controllers`` None means three if there are
     three such nodes. Beside it, ``configs`` (with files of each node), ``name``, ``ray_address`` and ``timeout_s`` count.
 
-    ``init`` waits as long as the start makes progress, which the logger "raylog.start" reports at level
-    INFO. Raises ConfigError for options that cannot be, DiskError for a folder that cannot be used,
-    RayError for a Ray that cannot be used or does not answer within ``timeout_s`` seconds (at most
-    30), and ClusterError when nothing moved for so long; its message says what stands still.
+    ``init`` waits as long as the start makes progress, which the logger "raylog.start" reports at INFO.
+    Raises ConfigError for options that cannot be, DiskError for a folder that cannot be used, RayError for
+    a Ray that cannot or says nothing for ``timeout_s`` (at most 30), and ClusterError when nothing moves so long.
     """
     need("ray", "raylog.init()")
     start, told = Start(timeout_s, logging.getLogger("raylog.start").info), _told(configs)
@@ -112,22 +110,28 @@ def init(
     embedded: dict[str, Any] = {"brokers": brokers, "disks_per_broker": disks_per_broker, "racks": racks, "host": host}
     embedded |= {"listeners": listeners, "advertised_listeners": advertised_listeners}
     embedded |= {"insecure": insecure, "log_to_driver": log_to_driver}
-    secured = {"secure": secure, "client_certificates": client_certificates}
     if disks is not None:
-        return _on_nodes(disks, start, {"folder": folder, **secured, **embedded}, **both)
-    with only_start(Path(folder).expanduser().resolve(), logging.getLogger("raylog.start").warning):
-        if secure:
-            return _start_secure(folder, start, is_mutual=client_certificates, **embedded, **both)
-        if client_certificates:
+        own = {"folder": folder, "secure": secure, "client_certificates": client_certificates, **embedded}
+        return _on_nodes(disks, start, own, **both)
+    return _on_this_machine(Path(folder), start, secure, client_certificates, **embedded, **both)
+
+
+def _on_this_machine(
+    folder: Path, start: Start, is_secure: bool, has_client_certificates: bool, **settings: Any
+) -> Cluster:
+    with only_start(folder.expanduser().resolve(), logging.getLogger("raylog.start").warning):
+        if is_secure:
+            return _start_secure(folder, start, is_mutual=has_client_certificates, **settings)
+        if has_client_certificates:
             raise ConfigError("client_certificates says how secure=True lets clients in: give both")
-        return start_cluster(folder, start, **embedded, **both)
+        return start_cluster(folder, start, **settings)
 
 
-def _start_secure(folder: str | Path, start: Start, *, is_mutual: bool, **settings: Any) -> Cluster:
+def _start_secure(folder: Path, start: Start, *, is_mutual: bool, **settings: Any) -> Cluster:
     """``start_cluster`` with listeners, users and an authorizer as ``raylog up --secure`` has them."""
     if settings["insecure"]:
         raise ConfigError("secure and insecure exclude each other: give one of them")
-    files = make_secure(Path(folder), settings, "secure=True", "raylog.init(secure=True)", is_mutual=is_mutual)
+    files = make_secure(folder, settings, "secure=True", "raylog.init(secure=True)", is_mutual=is_mutual)
     cluster = start_cluster(folder, start, **settings)
     security = finish(cluster, files, cluster.status()["brokers"])
     logger = logging.getLogger("raylog.start")
@@ -188,8 +192,7 @@ def start_cluster(
             order = RegisterDisks(tuple(_registration(disk, host) for disk in found))
             call(cluster.address, order, timeout_s=timeout_s)
         with start.phase("brokers"):
-            await_brokers(cluster, {disk.broker_id for disk in found}, start)
-            _tell_openness(cluster, found)
+            _await_brokers(cluster, found, start)
         with start.phase("voters"):
             await_voters(cluster, len(homes), start)
             have_controllers(cluster, controllers, start)
@@ -198,8 +201,9 @@ def start_cluster(
         return cluster
 
 
-def _tell_openness(cluster: Cluster, disks: Sequence[Disk]) -> None:
-    """The logger "raylog.start" says who may do everything."""
+def _await_brokers(cluster: Cluster, disks: Sequence[Disk], start: Start) -> None:
+    """Wait for them; then the logger "raylog.start" says who may do everything."""
+    await_brokers(cluster, {disk.broker_id for disk in disks}, start)
     logger = logging.getLogger("raylog.start")
     if logger.isEnabledFor(logging.INFO):  # else the status is asked for nothing
         for line in openness(disks, cluster.status()["brokers"]):

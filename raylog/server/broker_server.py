@@ -117,16 +117,19 @@ class BrokerServer:
         self._ports = [self._port(each, ray_token) for each in self._listeners.each]
         if self._ports:
             self.router = self._router(limits, stages)
+        self._server = self._inside_server(stages)
+        self.metrics = self._broker_metrics(metrics_pushes)
+        self._lender = self._quota_lender()
+
+    def _inside_server(self, stages: Sequence[Stage]) -> Server:
         of_configs = self._loggers.inside_handlers({} if self.router is None else self.router.alterations())
-        self._server = Server(
+        return Server(
             self._session.handlers() | self._process_metrics.handlers() | of_configs,
             identity=self._identity,
             secret=self._disk.link_secret,
-            host=spec.host,
+            host=self._spec.host,
             stages=stages,
         )
-        self.metrics = self._broker_metrics(metrics_pushes)
-        self._lender = self._quota_lender()
 
     def _broker_metrics(self, pushes: Sequence[PushTarget]) -> BrokerMetrics:
         return BrokerMetrics(

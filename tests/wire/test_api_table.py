@@ -178,6 +178,10 @@ def test_what_stands_again_is_found(line: str) -> None:
     assert list(stands_again(ast.parse(line)))
 
 
+ASKED_OUTSIDE = {"alter_replica_log_dirs"}
+"""What clients ask listeners alone: inside they have an API of raylog's own for it."""
+
+
 def test_clients_speak_versions_that_are_served_inside() -> None:
     said = [
         (name, int(version))
@@ -185,5 +189,9 @@ def test_clients_speak_versions_that_are_served_inside() -> None:
         for name, version in re.findall(r"_schema\(\"([a-z_]+)\.v(\d+)\"\)", path.read_text())
     ]
     assert len(said) > 10
-    wrong = [(name, version) for name, version in said if version not in SNAKE_NAMES[name].spoken_inside]
+    wrong = [
+        (name, version)
+        for name, version in said
+        if version not in (SNAKE_NAMES[name].versions if name in ASKED_OUTSIDE else SNAKE_NAMES[name].spoken_inside)
+    ]
     assert not wrong
