@@ -216,7 +216,7 @@ def test_the_connection_of_a_client_with_a_quota_stays(
 def is_held(running: InProcessCluster, one: Producer) -> bool:
     server = running.launcher.servers[node_id(coordinator_of(running, one)[0], BROKER_SLOT)]
     assert isinstance(server, BrokerServer) and server.router is not None
-    return server.router._quotas.holds(RequestContext("User:ANONYMOUS", "PLAINTEXT", "127.0.0.1", "raylog"))
+    return server.router.quotas.holds(RequestContext("User:ANONYMOUS", "PLAINTEXT", "127.0.0.1", "raylog"))
 
 
 def test_it_comes_back_when_its_host_coordinates_no_more(

@@ -45,7 +45,7 @@ def test_init_starts_a_secure_cluster_and_its_file_lets_a_client_in(short_folder
 
 
 def test_init_with_client_certificates_lets_in_who_shows_one_of_the_clusters_authority(short_folder: Path) -> None:
-    folder = short_folder / "data"
+    folder = short_folder / "certificates"
     settings = {"brokers": 1, "secure": True, "client_certificates": True, "ray_address": "local"}
     with raylog.init(folder, **settings, timeout_s=PATIENCE_S) as cluster:
         cluster.admin().create_topics([raylog.NewTopic("orders", 1, 1)])
