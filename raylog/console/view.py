@@ -27,11 +27,11 @@ T = TypeVar("T")
 ANSWER_TIMEOUT_MS = 8_000
 """How long a page waits for a cluster that does not answer, at most, for each question."""
 KEPT_S = 1.0
-KEPT_TIMES, KEPT_S_MAX = 100, 10.0
+KEPT_TIMES, KEPT_S_MAX = 200, 10.0
 """An answer about all topics is kept for so many times as long as it took, but no longer than that: the
-more topics there are, the seldomer they are asked for, at a hundredth of a core.
+more topics there are, the seldomer they are asked for, at half a percent of a core.
 """
-SIZES_KEPT_S = 10.0
+SIZES_KEPT_S = 30.0
 """Sizes of replicas: with thousands of topics they are the largest answer, and change slowly."""
 
 

@@ -219,7 +219,7 @@ def test_what_took_long_is_asked_for_seldomer_up_to_a_bound() -> None:
     def kept(takes_s: float) -> int:
         return view.kept("q", lambda: ask(takes_s), grows=True)
 
-    assert kept(0.0625) == 1  # so it is kept for 6.25 seconds
+    assert kept(0.03125) == 1  # so it is kept for 6.25 seconds
     now[0] += 6
     assert kept(8) == 1
     now[0] += 0.25
