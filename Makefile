@@ -5,7 +5,8 @@
 # make LANE        one lane: fast core sim ray conformance spark chaos
 # make sim SEED=7  replays one seed of the simulator and prints its trace; make sim SEEDS=500 runs many (EVENTS=n for longer runs,
 #              GROUPS=1 for those with consumer groups, CLIENTS=1 for those with the production clients, PLANS=1 for those
-#              whose controllers move, TRANSACTIONS=1 for those with the production coordinator of transactions);
+#              whose controllers move, TRANSACTIONS=1 for those with the production coordinator of transactions,
+#              DISKS=1 for those whose brokers have two disks each);
 #              make sim HOURS=100 runs
 #              until 100 hours of simulated clusters' time are done, and keeps a tally in sim-tally.json, from which it goes on
 # make fuzz FRAMES=10000000 sends changed requests of every API and version to a listener, SEED=1, and prints what became of them:
@@ -74,9 +75,9 @@ spark: $(SPARK_INSTALLED)
 
 sim: $(INSTALLED)
 ifdef SEED
-	@$(BIN)/python -m raylog.simulator --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) $(if $(CLIENTS),--clients) $(if $(PLANS),--plans) $(if $(TRANSACTIONS),--transactions) --trace
+	@$(BIN)/python -m raylog.simulator --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) $(if $(CLIENTS),--clients) $(if $(PLANS),--plans) $(if $(TRANSACTIONS),--transactions) $(if $(DISKS),--disks) --trace
 else ifdef SEEDS
-	@$(BIN)/python -m raylog.simulator --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) $(if $(CLIENTS),--clients) $(if $(PLANS),--plans) $(if $(TRANSACTIONS),--transactions) --keep-going
+	@$(BIN)/python -m raylog.simulator --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) $(if $(CLIENTS),--clients) $(if $(PLANS),--plans) $(if $(TRANSACTIONS),--transactions) $(if $(DISKS),--disks) --keep-going
 else ifdef HOURS
 	@$(BIN)/python -m raylog.simulator --hours $(HOURS)
 else

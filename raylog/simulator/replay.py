@@ -4,7 +4,8 @@ many with ``--seeds N``.
 ``--groups`` runs those with consumer groups (``simulated_groups``), ``--clients`` those with the
 production clients (``simulated_clients``), ``--plans`` those whose controllers move
 (``simulated_plans``), ``--transactions`` those with the production transaction coordinator
-(``hosted_transactions``); a seed is another run there. ``--night-minutes N`` gives
+(``hosted_transactions``), ``--disks`` those whose brokers have two disks each (``second_disks``); a
+seed is another run there. ``--night-minutes N`` gives
 each run nights of so many minutes of the cluster's time (``rhythm``).
 
 ``--trace`` prints every step of the run. A run that breaks a promise prints what broke and the
@@ -36,6 +37,7 @@ from multiprocessing.pool import Pool
 from pathlib import Path
 
 from raylog.simulator.hosted_transactions import TransactionSimulation
+from raylog.simulator.second_disks import DiskSimulation
 from raylog.simulator.simulated_clients import ClientSimulation
 from raylog.simulator.simulated_groups import GroupSimulation
 from raylog.simulator.simulated_plans import PlanSimulation
@@ -74,11 +76,12 @@ def command(
     clients: bool = False,
     plans: bool = False,
     transactions: bool = False,
+    disks: bool = False,
     night_minutes: int = 0,
 ) -> str:
     """What to type to see a run again."""
     kind = " --clients" if clients else " --groups" if groups else " --plans" if plans else ""
-    kind = " --transactions" if transactions else kind
+    kind = " --transactions" if transactions else " --disks" if disks else kind
     kind += f" --night-minutes {night_minutes}" if night_minutes else ""
     return f"python -m raylog.simulator{kind} --seed {seed} --events {events} --trace"
 
@@ -93,9 +96,11 @@ def run_seed(
     clients: bool = False,
     plans: bool = False,
     transactions: bool = False,
+    disks: bool = False,
 ) -> SeedOutcome:
     start = time.process_time()
-    plain = PlanSimulation if plans else TransactionSimulation if transactions else Simulation
+    plain = DiskSimulation if disks else Simulation
+    plain = PlanSimulation if plans else TransactionSimulation if transactions else plain
     simulated = ClientSimulation if clients else GroupSimulation if groups else plain
     simulation = simulated(
         seed, events=events, night_minutes=night_minutes, tracing=tracing, on_line=print if tracing else None
@@ -117,9 +122,9 @@ def run_seed(
     return SeedOutcome(seed, events, counts, failure, broke, by_checker, hours, time.process_time() - start)
 
 
-def _run_one(work: tuple[int, int], *, groups: bool, clients: bool, plans: bool, transactions: bool) -> SeedOutcome:
+def _run_one(work: tuple[int, int], kind: dict[str, bool]) -> SeedOutcome:
     seed, events = work
-    return run_seed(seed, events=events, groups=groups, clients=clients, plans=plans, transactions=transactions)
+    return run_seed(seed, events=events, **kind)
 
 
 def _run_of_hours(seed: int, night_minutes: int) -> SeedOutcome:
@@ -141,9 +146,11 @@ def run_seeds(
     clients: bool = False,
     plans: bool = False,
     transactions: bool = False,
+    disks: bool = False,
 ) -> Iterator[SeedOutcome]:
     """The outcomes of (seed, events), in the order of ``work``."""
-    run = partial(_run_one, groups=groups, clients=clients, plans=plans, transactions=transactions)
+    kind = {"groups": groups, "clients": clients, "plans": plans, "transactions": transactions, "disks": disks}
+    run = partial(_run_one, kind=kind)
     return processes.imap(run, work)
 
 
@@ -158,6 +165,7 @@ def main() -> int:
     parser.add_argument(
         "--transactions", action="store_true", help="the simulator with the real transaction coordinator"
     )
+    parser.add_argument("--disks", action="store_true", help="the simulator whose brokers have two disks each")
     parser.add_argument("--trace", action="store_true", help="print every step; one process")
     parser.add_argument("--keep-going", action="store_true", help="go on after a seed that fails")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many run at the same time")
@@ -209,7 +217,7 @@ def main() -> int:
 
 def _kind(arguments: argparse.Namespace) -> dict[str, bool]:
     """Which runs were asked for."""
-    return {name: getattr(arguments, name) for name in ("groups", "clients", "plans", "transactions")}
+    return {name: getattr(arguments, name) for name in ("groups", "clients", "plans", "transactions", "disks")}
 
 
 def _sum_up(

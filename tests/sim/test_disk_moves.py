@@ -1,6 +1,6 @@
 """The simulator with two disks for each broker, between which replicas move while processes and machines die.
 
-A failing seed is seen again by ``DiskSimulation(seed, events=EVENTS, tracing=True, on_line=print).run()``.
+A failing seed is seen again by ``make sim DISKS=1 SEED=N EVENTS=2000``.
 """
 
 from __future__ import annotations
