@@ -77,6 +77,7 @@ class Newcomer:
             run(sys.executable, "-m", "venv", f"{home}/env", cwd=home, env=environment)
             python = f"{home}/env/bin/python"
             empty_bytes = disk_bytes(Path(home))
+            os.sync()  # what the environment before left to be written would hold this one up
             started = time.perf_counter()
             run(*self._install(python), cwd=home, env=environment)
             self.installs.append(time.perf_counter() - started)
