@@ -16,6 +16,7 @@ processes inside, and the client asks the Broker for Metadata next.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import struct
@@ -50,6 +51,7 @@ from raylog.wire.server_counts import VERSION_BITS
 logger = logging.getLogger("raylog.replica")
 
 SERVED: Final = (PRODUCE, FETCH, *IN_TRANSACTIONS)
+RETRY_S: Final = 0.05
 LONG_STAY: Final = 4_096
 """A connection that was served so often before it goes back was right to come."""
 KNOWN_MAX: Final = 1_024
@@ -212,6 +214,12 @@ def _is_broker(peer: Peer, broker: int) -> bool:
 def _prepare(channel: Channel, moved: Moved, connection: ServerConnection) -> None:
     assert isinstance(connection, _DoorConnection)
     connection.came_by(channel, moved)
+
+
+def _tell_end(channel: Channel, number: int) -> None:
+    """The Broker has a descriptor of the socket, too: the client sees no end before it hears of it."""
+    if not channel.send(Ended(number)) and channel.is_open:  # it is full
+        asyncio.get_running_loop().call_later(RETRY_S, _tell_end, channel, number)
 
 
 class _Known(Generic[Usual]):
@@ -401,8 +409,5 @@ class _DoorConnection(ServerConnection):
         self.leave(hand_over, pending=_size(len(frame)) + frame)
 
     def _say_ended(self) -> None:
-        """The Broker has a descriptor of the socket, too, so that closing this one ends nothing."""
-        if self._has_returned:
-            return
-        self.end_both_ways()
-        self._channel.send(Ended(self._moved.number))
+        if not self._has_returned:
+            _tell_end(self._channel, self._moved.number)

@@ -41,7 +41,6 @@ import struct
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final, cast
 
 from raylog.errors import ProtocolError
@@ -266,12 +265,6 @@ class FramedProtocol(asyncio.BufferedProtocol):
         notices nothing.
         """
         self.abort()
-
-    def end_both_ways(self) -> None:
-        """Let the peer see the end, whoever else has a descriptor of this connection's socket."""
-        if self._plain_socket is not None:
-            with suppress(OSError):  # the peer was first
-                self._plain_socket.shutdown(socket.SHUT_RDWR)
 
     def close(self, reason: Exception | None = None) -> None:
         """Sends what is queued, then closes. No further frame is delivered."""

@@ -25,6 +25,7 @@ from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, TopicPartition, node_id
 from raylog.wire.connection import Connection
+from raylog.wire.moved_connections import Channel, Ended
 from raylog.wire.private import OpenDoor
 from raylog.wire.request import Request
 
@@ -468,22 +469,23 @@ def test_the_clients_of_a_host_that_stands_still_are_sent_away_once_it_is_declar
 
 
 def test_a_client_sees_its_end_at_a_door_although_the_broker_has_a_descriptor_of_it(
-    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, one = new_topic((0, 1)), client()
     settle(running, one, topic)
-    (there,), moves = at_doors(running), router(running)._moves
-    ((host,),) = ([each for each in moves._hosts.values() if each.there],)
+    (there,) = at_doors(running)
+    send, tried = Channel.send, []
 
-    async def end_unheard() -> None:
-        host.channel.close()
+    def full_at_first(channel: Channel, message: Any, moving: Any = None) -> bool:
+        tried.append(message)
+        return len(tried) > 2 and send(channel, message, moving)
+
+    monkeypatch.setattr(Channel, "send", full_at_first)
+
+    async def end() -> None:
         there.close()
 
-    running.run(end_unheard())
+    running.run(end())
     with pytest.raises(DisconnectedError):
         write(one, topic)
-    running.run(closed(moves))
-
-
-async def closed(moves: Any) -> None:
-    moves.close()
+    assert elsewhere(running) == 0 and tried == [Ended(there._moved.number)] * 3
