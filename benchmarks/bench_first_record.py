@@ -3,7 +3,9 @@
 Each round makes a new environment, installs raylog from a wheel of this checkout with pip (the one that came with Python) or uv, and
 runs a program that has one record acknowledged and, but for the client, reads it back. *Warm* means that the installer's cache has the
 packages, as on a machine that has installed them before; *cold*, measured once, that it is empty, so it is the network's figure as much
-as raylog's. Making the environment is not counted, since who has a Python has made it already.
+as raylog's. Making the environment is not counted, since who has a Python has made it already. Environments stay until all have been
+measured: ext4 is slow to create files for minutes after as many were deleted (it searches for inodes past those of the deleted), which
+costs an installer several seconds that a newcomer does not see.
 
 The client installs plain ``raylog`` and reaches a running cluster by the listener of a broker. The broker installs the same. The cluster
 installs ``raylog[ray]``; its program starts Ray.
@@ -71,20 +73,20 @@ class Newcomer:
 
     def seconds(self, cache: Path) -> float:
         """From the start of the installer to the end of the program."""
-        with tempfile.TemporaryDirectory(dir=self._folder) as home:
-            environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "RAY"))}
-            environment |= {"PIP_CACHE_DIR": str(cache), "UV_CACHE_DIR": str(cache), "RAY_TMPDIR": home}
-            run(sys.executable, "-m", "venv", f"{home}/env", cwd=home, env=environment)
-            python = f"{home}/env/bin/python"
-            empty_bytes = disk_bytes(Path(home))
-            os.sync()  # what the environment before left to be written would hold this one up
-            started = time.perf_counter()
-            run(*self._install(python), cwd=home, env=environment)
-            self.installs.append(time.perf_counter() - started)
-            run(python, "-c", self._program, cwd=home, env=environment)
-            took = time.perf_counter() - started
-            self.size_mb = (disk_bytes(Path(home) / "env") - empty_bytes) / 1e6
-            self.import_ms = float(run(python, "-c", IMPORT, cwd=home, env=environment)) * 1000
+        home = tempfile.mkdtemp(dir=self._folder)
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "RAY"))}
+        environment |= {"PIP_CACHE_DIR": str(cache), "UV_CACHE_DIR": str(cache), "RAY_TMPDIR": home}
+        run(sys.executable, "-m", "venv", f"{home}/env", cwd=home, env=environment)
+        python = f"{home}/env/bin/python"
+        empty_bytes = disk_bytes(Path(home))
+        os.sync()  # what the environment before left to be written would hold this one up
+        started = time.perf_counter()
+        run(*self._install(python), cwd=home, env=environment)
+        self.installs.append(time.perf_counter() - started)
+        run(python, "-c", self._program, cwd=home, env=environment)
+        took = time.perf_counter() - started
+        self.size_mb = (disk_bytes(Path(home) / "env") - empty_bytes) / 1e6
+        self.import_ms = float(run(python, "-c", IMPORT, cwd=home, env=environment)) * 1000
         return took
 
     def _install(self, python: str) -> tuple[str, ...]:
