@@ -125,7 +125,9 @@ class FetchPartition:
 class FetchReceived:
     """``replica_id`` is the follower's broker id, −1 for a consumer; ``replica_incarnation`` its process.
 
-    ``wants_all``: the follower may have missed an answer, so what it was last told counts for nothing.
+    ``wants_all``: the follower may have missed an answer, so what it was last told counts for nothing; a session may
+    begin. ``session_epoch``: from 1 on, how many fetches of session ``session_id`` there were; ``partitions`` are those
+    whose question has changed since the one before (``fetch_sessions``).
     """
 
     token: Token
@@ -137,12 +139,13 @@ class FetchReceived:
     isolation_level: int
     partitions: tuple[FetchPartition, ...]
     wants_all: bool = False
+    session_id: int = 0
+    session_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPartitionResult:
     """``diverging_epoch`` is (epoch, end offset) where the follower's log has to be cut; then there are no records.
-
     ``aborted`` are the (producer id, first offset) of the aborted transactions among the records; None unless the fetch was to
     read committed records only.
     """
@@ -161,6 +164,8 @@ class FetchPartitionResult:
 @dataclass(frozen=True, slots=True)
 class FetchReply:
     partitions: tuple[FetchPartitionResult, ...]
+    session_id: int = 0  # a follower's, whose next fetch may name the changes only
+    error: int = 0  # of the fetch as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +276,6 @@ class Released:
 @dataclass(frozen=True, slots=True)
 class LogOpened:
     """The answer to OpenLog. Exactly one of ``log`` and ``reason`` is set. What failed is tried again, later and later.
-
     ``locked``: another process holds the folder, the one before this that is still dying or stopped; it is tried again soon.
     """
 
@@ -289,6 +293,7 @@ class FetchAnswered:
     leader_incarnation: int
     fetch_id: int
     partitions: tuple[FetchPartitionResult, ...]
+    session_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +351,8 @@ class RecordsChecked:
 
 @dataclass(frozen=True, slots=True)
 class FlushCompleted:
-    """Everything below ``log_end_offset`` is on the disk, or ``reason`` says why not (the disk goes offline).
-
-    ``log`` is the one that was flushed: the replica may have been removed and opened again since. None: the replica's.
+    """Everything below ``log_end_offset`` is on the disk, or ``reason`` says why not (the disk goes offline). ``log`` is the
+    one that was flushed: the replica may have been removed and opened again since. None: the replica's.
     """
 
     id: TopicIdPartition
@@ -361,7 +365,6 @@ class FlushCompleted:
 @dataclass(frozen=True, slots=True)
 class FolderRemoved:
     """The end of a RemoveFolder, or of a CloseLog that deletes: the folder is gone, or ``error`` says why it is not.
-
     ``locked``: another process, or a log of this one that is just being closed, has it open.
     """
 
@@ -398,9 +401,8 @@ class LogFailed:
 
 @dataclass(frozen=True, slots=True)
 class CleaningEnded:
-    """A compaction that was ordered is over, done or not.
-
-    ``fault``: the log is damaged and stays as it is; ``error``: the disk failed, the replica goes offline.
+    """A compaction that was ordered is over, done or not. ``fault``: the log is damaged and stays as it is; ``error``: the
+    disk failed, the replica goes offline.
     """
 
     id: TopicIdPartition
@@ -473,7 +475,6 @@ class OpenLog:
 @dataclass(frozen=True, slots=True)
 class CloseLog:
     """Close in a thread; with ``delete`` its folder goes too, and FolderRemoved reports what became of it.
-
     With ``reports`` the folder stays, and LogClosed says when it is unlocked, whatever happened. Without
     ``clean`` the next opening recovers it: after an IO error nobody vouches for what is on the disk.
     """
@@ -504,7 +505,6 @@ class Flush:
 @dataclass(frozen=True, slots=True)
 class CheckRecords:
     """Judge the records of one partition of a Produce (``record_validation.checked``) in a thread and report RecordsChecked.
-
     ``index`` is the partition's place in the request; ``config`` the topic's, ``wall_ms`` when the request came.
     """
 
@@ -528,7 +528,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class SendFetch:
-    """Fetch from a leader for every partition followed there; at most one is in flight per leader."""
+    """Fetch from a leader, for what FetchReceived says; at most one is in flight per leader."""
 
     leader_node: int
     leader_incarnation: int
@@ -541,6 +541,8 @@ class SendFetch:
     max_bytes: int
     partitions: tuple[FetchPartition, ...]
     wants_all: bool = False
+    session_id: int = 0
+    session_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,7 +575,6 @@ class RunHousekeeping:
 @dataclass(frozen=True, slots=True)
 class Clean:
     """Compact the log: do ``cleaning.step()`` until it returns None, each where the one before said, the first in a thread.
-
     CleaningEnded reports the end, whatever it is.
     """
 
@@ -585,7 +586,6 @@ class Clean:
 @dataclass(frozen=True, slots=True)
 class Scrub:
     """Read the log through: do ``scrubbing.step()`` in a thread until it returns False, or raises OSError.
-
     At most so fast as ``log.scrub.io.max.bytes.per.second`` says, an urgent one at once. ScrubEnded reports the end, whatever it is.
     """
 

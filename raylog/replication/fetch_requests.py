@@ -2,7 +2,7 @@
 
 A fetch reads the partitions in the order asked, sharing ``max_bytes``; the first batch found is
 returned whole even if it is larger. A follower's answer leaves out partitions that have no news for
-it, a consumer's names them all.
+it, a consumer's names them all. Most fetches of followers belong to sessions (``fetch_sessions``).
 
 Records, errors and a risen log start answer a follower at once. A high watermark that alone has
 risen waits a few milliseconds for records that it can go with: else each record would cost every
@@ -26,6 +26,7 @@ from raylog.log.files import NotInMemory
 from raylog.replication.cold_reads import Lacking, Loads, is_patient
 from raylog.replication.context import HostContext
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReceived, FetchReply, Reply
+from raylog.replication.fetch_sessions import FetchSession, FetchSessions
 from raylog.replication.leader import FollowerProgress
 from raylog.replication.parked import Parked, ParkedFetch
 from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica
@@ -34,23 +35,25 @@ from raylog.types import TopicIdPartition
 
 THROTTLED = ErrorCode.throttling_quota_exceeded.value
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
+FETCH_SESSION_ID_NOT_FOUND = ErrorCode.fetch_session_id_not_found.value
 
 
 class _Reading(NamedTuple):
     """What a fetch would be answered now, and whether that is worth sending before its time is up.
 
     ``lacking`` has to be loaded to say more. ``is_outdated``: all that is new is the high watermark
-    of a follower's partition.
+    of a follower's partition. ``waiting`` are partitions with more than ``results`` says.
     """
 
     results: list[FetchPartitionResult]
     is_enough: bool
     lacking: Lacking
     is_outdated: bool
+    waiting: list[TopicIdPartition]
 
 
 class FetchRequests:
-    __slots__ = ("_context", "_copying_out", "_loads", "_parked", "_replicas")
+    __slots__ = ("_context", "_copying_out", "_loads", "_parked", "_replicas", "_sessions")
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class FetchRequests:
         self._parked = parked
         self._loads = loads
         self._copying_out = copying_out
+        self._sessions = FetchSessions(replicas)
 
     def at_once(self, part: FetchPartition, terms: FetchReceived) -> FetchPartitionResult | None:
         """What a consumer's fetch from one partition finds in memory, if it is enough; None where
@@ -89,49 +93,104 @@ class FetchRequests:
         return result
 
     def received(self, event: FetchReceived, now_ms: int) -> None:
-        if event.replica_id >= 0:
-            self._count_follower(event, now_ms)
-        found = self._read(event, now_ms)
+        if event.replica_id < 0:
+            self._answer_or_park(event, None, now_ms)
+        elif not event.session_epoch:
+            self._supersede(event, now_ms)
+            session = self._sessions.begun(event, now_ms, self._expired) if event.wants_all else None
+            self._count_follower(event, session, event.partitions, now_ms)
+            self._answer_or_park(event, session, now_ms)
+        else:
+            session = self._sessions.of(event)
+            if session is None:
+                self._context.effects.append(Reply(event.token, FetchReply((), error=FETCH_SESSION_ID_NOT_FOUND)))
+                return
+            session.fetched_at_ms = now_ms
+            self._count_follower(event, session, session.goes_on(event, now_ms), now_ms)
+            self._answer_or_park(event, session, now_ms)
+
+    def _answer_or_park(self, event: FetchReceived, session: FetchSession | None, now_ms: int) -> None:
+        found = self._read(event, now_ms, session)
         places = self._loads.order(found.lacking)
         if found.is_enough or (event.max_wait_ms <= 0 and (not places or event.replica_id >= 0)):
-            self._reply_fetch(event, found.results)
+            self._reply_fetch(event, found, session)
             return
-        watched = [replica for part in event.partitions if (replica := self._replicas.get(part.id)) is not None]
-        fetch = ParkedFetch(event, watched, self._expired)
-        self._parked.park_fetch(fetch, follower=event.replica_id >= 0, now_ms=now_ms)
+        fetch = session if session is not None else self._fetch_of(event)
+        self._parked.park_fetch(fetch, now_ms)
+        self._unanswered(found, session)
         if places:
             self._loads.wait(fetch, places)
             self._parked.put_off(fetch, now_ms)
         if found.is_outdated:
             self._context.outdated[fetch] = None
 
-    def _count_follower(self, event: FetchReceived, now_ms: int) -> None:
+    def _fetch_of(self, event: FetchReceived) -> ParkedFetch:
+        watched = [replica for part in event.partitions if (replica := self._replicas.get(part.id)) is not None]
+        return ParkedFetch(event, watched, self._expired)
+
+    def _supersede(self, event: FetchReceived, now_ms: int) -> None:
+        """End the sessions that this fetch takes the place of, and those of followers that have gone."""
+        for session in self._sessions.superseded(event):
+            if session.is_parked:
+                self._unpark_fetch(session)
+                self._context.effects.append(Reply(session.token, FetchReply(())))
+            self._end(session)
+        for session in self._sessions.idle(now_ms):
+            self._end(session)
+
+    def _end(self, session: FetchSession) -> None:
+        self._sessions.end(session)
+        self._context.woken.pop(session, None)
+        self._context.outdated.pop(session, None)
+
+    def cancelled(self, fetch: ParkedFetch) -> None:
+        """Its client has gone, and with a follower its session."""
+        self._loads.forget(fetch)
+        if isinstance(fetch, FetchSession):
+            self._end(fetch)
+
+    def _count_follower(
+        self, event: FetchReceived, session: FetchSession | None, parts: Iterable[FetchPartition], now_ms: int
+    ) -> None:
         """Note how far the follower is before anything is read, so that the answer has the newest
         high watermark.
         """
-        for part in event.partitions:
+        for part in parts:
             replica = self._replicas.get(part.id)
-            if replica is not None and replica.leader is not None:
-                progress = replica.follower_progress(event)
-                if progress is not None:
-                    progress.newest_fetch = event.token
-                    if event.wants_all:
-                        progress.forget_sent()
-                if progress is not None and replica.validate_fetch(part, follower=True) is None:
-                    replica.leader.count_fetch(progress, part, now_ms)
+            if replica is None or replica.leader is None:
+                continue
+            progress = replica.follower_progress(event)
+            if progress is None:
+                continue
+            progress.newest_fetch = event.token
+            progress.session = session
+            if event.wants_all:
+                progress.forget_sent()
+            if replica.validate_fetch(part, follower=True) is None:
+                replica.leader.count_fetch(progress, part, now_ms)
+            if session is not None:
+                session.note_isr(part.id, is_member=progress.broker_id in replica.leader.isr.maximal)
 
     def _read(
-        self, event: FetchReceived, now_ms: int, *, in_memory: bool = True, unled: Collection[TopicIdPartition] = ()
+        self,
+        event: FetchReceived,
+        now_ms: int,
+        session: FetchSession | None,
+        *,
+        in_memory: bool = True,
+        unled: Collection[TopicIdPartition] = (),
     ) -> _Reading:
         """The answer as of now. ``unled`` are partitions that a consumer asked for as their leader's, before there was one."""
+        parts = event.partitions if session is None else session.wanted()
         follower = event.replica_id >= 0
         budget = min(event.max_bytes, self._context.config.fetch_max_bytes) if not follower else event.max_bytes
         results: list[FetchPartitionResult] = []
         size, news, is_outdated = 0, False, False
         lacking: Lacking = []
         held_back: list[TopicIdPartition] = []
+        starved: list[TopicIdPartition] = []
         allowance = self._context.copying_out.allowance
-        for part in event.partitions:
+        for part in parts:
             replica = self._replicas.get(part.id)
             if replica is None:
                 results.append(self._absent(part.id))
@@ -166,6 +225,8 @@ class FetchRequests:
                 lacking.append((part.id, missing))
                 result = replica.read(part, 0, event, at_least_one=False, in_memory=True)
             got = len(result.records)
+            if session is not None and not got and replica.has_records_behind(part.fetch_offset):
+                starved.append(part.id)
             size += got
             allowance -= got if throttled else 0
             if result.error or (progress is not None and result.log_start_offset > progress.sent_log_start_offset):
@@ -176,9 +237,9 @@ class FetchRequests:
                 continue  # nothing that it does not know
             results.append(result)
         if follower and not size and (lacking or held_back):
-            results = self._naming(event, results, held_back, lacking)
+            results = self._naming(parts, results, held_back, lacking)
         is_enough = news or (size >= event.min_bytes and not (lacking and not size))
-        return _Reading(results, is_enough, lacking, is_outdated)
+        return _Reading(results, is_enough, lacking, is_outdated, held_back + starved)
 
     def _absent(self, id: TopicIdPartition) -> FetchPartitionResult:
         error, hint = self._context.absence(id)
@@ -186,7 +247,7 @@ class FetchRequests:
 
     def _naming(
         self,
-        event: FetchReceived,
+        parts: Iterable[FetchPartition],
         results: list[FetchPartitionResult],
         held_back: Iterable[TopicIdPartition],
         lacking: Lacking,
@@ -197,9 +258,17 @@ class FetchRequests:
         errors = dict.fromkeys(held_back, THROTTLED) | {id: REQUEST_TIMED_OUT for id, _ in lacking}
         by_id = {result.id: result for result in results}
         by_id |= {id: self._replicas[id].refused_fetch(error) for id, error in errors.items()}
-        return [by_id[part.id] for part in event.partitions if part.id in by_id]
+        return [by_id[part.id] for part in parts if part.id in by_id]
 
-    def _reply_fetch(self, event: FetchReceived, results: list[FetchPartitionResult]) -> None:
+    def _unanswered(self, found: _Reading, session: FetchSession | None) -> None:
+        """What was found is not enough: the fetch waits."""
+        if session is not None:
+            session.told(found.waiting, (result.id for result in found.results))
+
+    def _reply_fetch(self, event: FetchReceived, found: _Reading, session: FetchSession | None) -> None:
+        results = found.results
+        if session is not None:
+            session.told(found.waiting)
         for result in results:
             if size := len(result.records):
                 self._context.traffic.read(result.id, size)
@@ -216,11 +285,13 @@ class FetchRequests:
                 if is_throttled(replica, event.replica_id):
                     self._context.copying_out.spend(len(result.records))
                 progress = replica.follower_progress(event)
-                is_newest = progress is not None and progress.newest_fetch == event.token
-                if progress is not None and is_newest and result.diverging_epoch is None:
+                if progress is None or result.diverging_epoch is not None:
+                    continue
+                if progress.newest_fetch == event.token or (session is not None and progress.session is session):
                     progress.sent_high_watermark = result.high_watermark
                     progress.sent_log_start_offset = result.log_start_offset
-        self._context.effects.append(Reply(event.token, FetchReply(tuple(results))))
+        session_id = session.id if session is not None else 0
+        self._context.effects.append(Reply(event.token, FetchReply(tuple(results), session_id)))
 
     def answer_woken(self, now_ms: int) -> None:
         """Read the woken fetches again; those with enough are answered."""
@@ -230,12 +301,14 @@ class FetchRequests:
             woken.clear()
             for fetch in fetches:
                 if self._parked.by_token.get(fetch.token) is fetch:
-                    found = self._read(fetch.request, now_ms, in_memory=is_patient(fetch), unled=fetch.unled)
+                    session = fetch if isinstance(fetch, FetchSession) else None
+                    found = self._read_parked(fetch, session, now_ms)
                     places = self._loads.order(found.lacking)
                     if found.is_enough or (not places and now_ms >= fetch.due_ms):
                         self._unpark_fetch(fetch)
-                        self._reply_fetch(fetch.request, found.results)
+                        self._reply_fetch(fetch.request, found, session)
                     else:
+                        self._unanswered(found, session)
                         self._loads.wait(fetch, places)
                         self._parked.put_off(fetch, now_ms)
 
@@ -248,12 +321,22 @@ class FetchRequests:
             self._parked.hasten(fetch, due_ms)
         self._context.outdated.clear()
 
+    def _read_parked(self, fetch: ParkedFetch, session: FetchSession | None, now_ms: int) -> _Reading:
+        return self._read(fetch.request, now_ms, session, in_memory=is_patient(fetch), unled=fetch.unled)
+
     def _expired(self, fetch: ParkedFetch, now_ms: int) -> None:
         self._unpark_fetch(fetch)
-        found = self._read(fetch.request, now_ms, in_memory=is_patient(fetch), unled=fetch.unled)
+        session = fetch if isinstance(fetch, FetchSession) else None
+        if session is not None:
+            session.looked(now_ms)
+        found = self._read_parked(fetch, session, now_ms)
         self._loads.order(found.lacking)  # whoever asks next finds it
-        self._reply_fetch(fetch.request, found.results)
+        self._reply_fetch(fetch.request, found, session)
 
     def _unpark_fetch(self, fetch: ParkedFetch) -> None:
         self._loads.forget(fetch)
         self._parked.unpark_fetch(fetch)
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        self._sessions.check()

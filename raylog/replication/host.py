@@ -380,7 +380,9 @@ class ReplicaHost:
     def _cancel(self, token: Token) -> None:
         self._awaited.cancel(token)
         cancelled = self._parked.cancel(token)
-        if isinstance(cancelled, ParkedFetch | ParkedListOffsets):
+        if isinstance(cancelled, ParkedFetch):
+            self._fetches.cancelled(cancelled)
+        elif isinstance(cancelled, ParkedListOffsets):
             self._loads.forget(cancelled)
         elif isinstance(cancelled, ParkedProduce):
             for late in cancelled.late:
@@ -579,6 +581,7 @@ class ReplicaHost:
         assert not self.context.outdated, "an event ended with followers whom nobody will tell"
         self._streams.check()
         self._parked.check()
+        self._fetches.check()
         self._produces.check()
         self._awaited.check()
         self._loads.check()

@@ -46,6 +46,7 @@ from raylog.replication.traced import TracedBatches
 from raylog.types import INTERNAL_TOPICS, future_id, is_future
 
 if TYPE_CHECKING:
+    from raylog.replication.fetch_sessions import FetchSession
     from raylog.replication.replica import Replica
     from raylog.replication.transaction_checks import Leave
 
@@ -62,8 +63,8 @@ class FollowerProgress:
 
     ``log_end_offset`` and ``log_start_offset`` are −1 until a fetch of the named incarnation was
     counted. ``sent_*`` is what the last answer told it; a parked fetch returns when those are
-    outdated. Only answers to ``newest_fetch`` count: a follower that asks again has given up what
-    it asked before, and drops the answer.
+    outdated. Only answers to ``newest_fetch``, or in ``session``, count: a follower that asks again
+    has given up what it asked before, and drops the answer.
     """
 
     __slots__ = (
@@ -77,6 +78,7 @@ class FollowerProgress:
         "newest_fetch",
         "sent_high_watermark",
         "sent_log_start_offset",
+        "session",
     )
 
     def __init__(self, broker_id: int, incarnation: int, last_caught_up_ms: int) -> None:
@@ -88,12 +90,22 @@ class FollowerProgress:
         self.fetched_at_ms = LONG_AGO_MS
         self.fetched_leader_end = 1 << 62
         self.newest_fetch = UNKNOWN  # its token
+        self.session: FetchSession | None = None  # in which it follows this partition
         self.forget_sent()
 
     def forget_sent(self) -> None:
         """The follower may not have got what it was sent."""
         self.sent_high_watermark = UNKNOWN
         self.sent_log_start_offset = UNKNOWN
+
+    def appended(self, end: int) -> None:
+        """Records come behind ``end``. A follower that had all below it was caught up at the last
+        fetch of its session, whether that named this partition or not.
+        """
+        session = self.session
+        if session is not None and self.log_end_offset >= end:
+            self.last_caught_up_ms = self.fetched_at_ms = session.fetched_at_ms
+            self.fetched_leader_end = end
 
 
 class Leader:
@@ -181,6 +193,9 @@ class Leader:
     def _note_isr(self) -> None:
         me = self.replica.me
         self._isr_followers = [self.followers.get(member) for member in self.isr.maximal if member != me]
+        for progress in self.followers.values():
+            if progress.session is not None:
+                progress.session.note_isr(self.replica.id, is_member=progress.broker_id in self.isr.maximal)
 
     # -------------------------------------------------------------- append
 
@@ -282,6 +297,8 @@ class Leader:
     def _appended(self, appended: AppendResult, now_ms: int) -> tuple[ProducePartitionResult, int]:
         replica = self.replica
         if not appended.duplicate:
+            for progress in self.followers.values():
+                progress.appended(appended.base_offset)
             replica.flushing.appended(now_ms)
             replica.watchers.wake_followers()
             self.advance_high_watermark()

@@ -31,7 +31,7 @@ known by its token until it is answered; it is answered exactly once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ from raylog.replication.context import Deadline, HostContext
 from raylog.replication.events import (
     DeleteRecordsPartitionResult,
     DeleteRecordsReply,
+    FetchPartition,
     FetchReceived,
     LeaderHint,
     ListOffsetsReceived,
@@ -51,6 +52,7 @@ from raylog.replication.events import (
     Reply,
     Token,
 )
+from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.replication.replica import Replica
@@ -185,6 +187,26 @@ class ParkedFetch:
     def token(self) -> Token:
         return self.request.token
 
+    def wanted(self) -> Iterable[FetchPartition]:
+        """The partitions to read now."""
+        return self.request.partitions
+
+    def watch(self) -> None:
+        """Hear of news, once parked."""
+        is_follower = self.request.replica_id >= 0
+        for replica in self.replicas:
+            (replica.watchers.followers if is_follower else replica.watchers.consumers)[self] = None
+
+    def unwatch(self) -> None:
+        """Hear of none, once answered."""
+        for replica in self.replicas:
+            replica.watchers.followers.pop(self, None)
+            replica.watchers.consumers.pop(self, None)
+
+    def hear(self, id: TopicIdPartition, waking: dict[ParkedFetch, None]) -> None:
+        """There is news of that partition; ``waking``: where those stand whom it wakes."""
+        waking[self] = None
+
     def expired(self, now_ms: int, wall_ms: int) -> None:
         self.expire(self, now_ms)
 
@@ -251,9 +273,10 @@ class DeletionWait:
 class Watchers:
     """Who waits at one replica. The queues of produces are sorted by the offset that they wait for."""
 
-    __slots__ = ("by_completion", "by_high_watermark", "consumers", "deletions", "followers", "outdated", "woken")
+    __slots__ = ("by_completion", "by_high_watermark", "consumers", "deletions", "followers", "id", "outdated", "woken")
 
-    def __init__(self, woken: dict[ParkedFetch, None], outdated: dict[ParkedFetch, None]) -> None:
+    def __init__(self, id: TopicIdPartition, woken: dict[ParkedFetch, None], outdated: dict[ParkedFetch, None]) -> None:
+        self.id = id
         self.woken = woken
         self.outdated = outdated
         self.by_high_watermark: deque[ProduceWait] = deque()
@@ -264,19 +287,19 @@ class Watchers:
 
     def wake_followers(self) -> None:
         """Records were appended, or the log start moved."""
-        if self.followers:
-            self.woken.update(self.followers)
+        for fetch in self.followers:
+            fetch.hear(self.id, self.woken)
 
     def wake_all(self) -> None:
         """The replica's role, epoch or health changed: what was asked may have another answer now."""
-        self.woken.update(self.followers)
+        self.wake_followers()
         self.woken.update(self.consumers)
 
     def high_watermark_rose(self, high_watermark: int) -> None:
         if self.by_high_watermark:
             _settle_up_to(self.by_high_watermark, high_watermark)
-        if self.followers:
-            self.outdated.update(self.followers)
+        for fetch in self.followers:
+            fetch.hear(self.id, self.outdated)
         if self.consumers:
             self.woken.update(self.consumers)
 
@@ -365,16 +388,15 @@ class Parked:
         self.by_token[token] = produce
         return produce
 
-    def park_fetch(self, fetch: ParkedFetch, *, follower: bool, now_ms: int) -> None:
+    def park_fetch(self, fetch: ParkedFetch, now_ms: int) -> None:
         """Wait for news of what it asks for, for ``max_wait_ms`` at most.
 
         A consumer is answered by up to a ``TOGETHER``-th of its wait sooner, at the same time as
         others: a thousand idle ones would else wake the process a thousand times in one wait.
         """
-        for replica in fetch.replicas:
-            (replica.watchers.followers if follower else replica.watchers.consumers)[fetch] = None
+        fetch.watch()
         due_ms = now_ms + fetch.request.max_wait_ms
-        if not follower and fetch.request.max_wait_ms >= TOGETHER:
+        if fetch.request.replica_id < 0 and fetch.request.max_wait_ms >= TOGETHER:
             due_ms -= due_ms % (fetch.request.max_wait_ms // TOGETHER)
         fetch.due_ms = fetch.deadline_ms = due_ms
         fetch.deadline = self.context.wheel.add(fetch.due_ms, fetch.expired)
@@ -436,9 +458,7 @@ class Parked:
     def unpark_fetch(self, fetch: ParkedFetch) -> None:
         """Stop watching. The caller answers."""
         self._forget(fetch.request.token, fetch)
-        for replica in fetch.replicas:
-            replica.watchers.followers.pop(fetch, None)
-            replica.watchers.consumers.pop(fetch, None)
+        fetch.unwatch()
 
     def unpark_list_offsets(self, search: ParkedListOffsets) -> None:
         self._forget(search.token, search)

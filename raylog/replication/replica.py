@@ -154,7 +154,7 @@ class Replica:
         self.is_watched = assignment.topic in context.watched_topics
         self.failed_openings = 0
         self.damage: Damage | None = None  # in its log, as long as it has not been dropped
-        self.watchers = Watchers(context.woken, context.outdated)
+        self.watchers = Watchers(self.id, context.woken, context.outdated)
         self.housekeeping: Deadline | None = None
         self.checkpointed = -1  # the high watermark that a checkpoint was last ordered for
         self.history: deque[str] = deque(maxlen=16)

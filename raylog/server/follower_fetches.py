@@ -8,6 +8,7 @@ and writes::
     request   max wait int32, min bytes int32, max bytes int32, isolation int8, session id and epoch 2 int32,
               [topic id, [partition int32, leader epoch int32, offset int64, last epoch int32, log start int64, max bytes int32]],
               nothing forgotten, no rack, tag 1: broker id int32, incarnation int64
+              (sessions: ``replication.fetch_sessions``)
     answer    throttle time int32, error int16, session id int32,
               [topic id, [partition int32, error int16, high watermark int64, stable end int64, log start int64,
               no aborted transactions, no preferred replica, records]]
@@ -25,7 +26,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.errors import ProtocolError
 from raylog.kafka.table import FETCH
-from raylog.listener.raw_forward import NO_SESSION, SESSIONLESS
+from raylog.listener.raw_forward import SESSIONLESS
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReceived, FetchReply, SendFetch, Token
 from raylog.server.apis import fetch
 from raylog.server.apis.fetch import FOLLOWER_VERSION, WANTS_ALL
@@ -75,12 +76,12 @@ def request(order: SendFetch, correlation_id: int, client_id: bytes) -> list[Buf
             part.log_start_offset,
         )
         topics.setdefault(topic_id, []).append(_asked.pack(number, *epochs_and_offsets, part.max_bytes, 0))
-    session_epoch = WANTS_ALL if order.wants_all else SESSIONLESS
+    session_epoch = order.session_epoch or (WANTS_ALL if order.wants_all else SESSIONLESS)
     limits = order.max_wait_ms, order.min_bytes, order.max_bytes
     parts = [
         client_id,
         b"\x00",
-        _terms.pack(*limits, READ_UNCOMMITTED, NO_SESSION, session_epoch),
+        _terms.pack(*limits, READ_UNCOMMITTED, order.session_id, session_epoch),
         varint(len(topics) + 1),
     ]
     for topic_id, asked in topics.items():
@@ -106,7 +107,7 @@ def _event(frame: bytes | memoryview, position: int, token: Token) -> FetchRecei
     *tag, replica_id, incarnation, tags = _follower.unpack_from(frame, end)
     if (*tag, tags) != (*FOLLOWER_TAG, 0) or frame[position] != 0:
         return None  # most of these are consumers'
-    wait_ms, bytes_min, total_bytes_max, isolation, _, session_epoch = _terms.unpack_from(frame, position + 1)
+    wait_ms, bytes_min, total_bytes_max, isolation, session_id, epoch = _terms.unpack_from(frame, position + 1)
     topics, position = read_varint(frame, position + 1 + _terms.size)
     partitions = []
     for _ in range(topics - 1):
@@ -124,11 +125,14 @@ def _event(frame: bytes | memoryview, position: int, token: Token) -> FetchRecei
     if frame[position:end] != NONE_FORGOTTEN_AND_NO_RACK:
         return None
     limits = wait_ms, bytes_min, total_bytes_max, isolation
-    return FetchReceived(token, replica_id, incarnation, *limits, tuple(partitions), session_epoch == WANTS_ALL)
+    session = epoch == WANTS_ALL, session_id, max(0, epoch)
+    return FetchReceived(token, replica_id, incarnation, *limits, tuple(partitions), *session)
 
 
 def answer(correlation_id: int, reply: FetchReply) -> list[Buffer] | None:
     """The frame of an answer to a follower; None for what kio has to write."""
+    if reply.error:
+        return None
     parts: list[Buffer] = [b""]
     topics = 0
     for topic_id, found in groupby(reply.partitions, key=lambda result: result.id.topic_id):
@@ -145,13 +149,12 @@ def answer(correlation_id: int, reply: FetchReply) -> list[Buffer] | None:
     parts.append(b"\x00")
     topics_field = varint(topics + 1)
     size = sum(map(len, parts)) + len(topics_field) + _answer.size
-    parts[0] = _size_and_answer.pack(size, correlation_id, 0, 0, 0, NO_SESSION) + topics_field
+    parts[0] = _size_and_answer.pack(size, correlation_id, 0, 0, 0, reply.session_id) + topics_field
     return joined(parts, size)
 
 
-def results(frame: bytes | memoryview) -> tuple[FetchPartitionResult, ...] | None:
-    """What a leader's answer says of each partition; None if it is an error as a whole. Raises
-    ProtocolError.
+def results(frame: bytes | memoryview) -> FetchReply | None:
+    """What a leader's answer says; None if it is an error as a whole. Raises ProtocolError.
 
     ``frame`` may be used again when it is taken in, but for a large one (``framing``), of which
     large records are views.
@@ -163,11 +166,11 @@ def results(frame: bytes | memoryview) -> tuple[FetchPartitionResult, ...] | Non
     if found is not None:
         return found
     reply = decode_response(FETCH.key, FOLLOWER_VERSION, frame, borrow=len(frame) > LARGE_FRAME_BYTES)
-    return fetch.follower_results(reply) if reply.error_code == ErrorCode.none else None
+    return fetch.follower_reply(reply) if reply.error_code == ErrorCode.none else None
 
 
-def _results(frame: bytes | memoryview) -> tuple[FetchPartitionResult, ...] | None:
-    _, tags, _, error, _ = _answer.unpack_from(frame)
+def _results(frame: bytes | memoryview) -> FetchReply | None:
+    _, tags, _, error, session_id = _answer.unpack_from(frame)
     if tags or error:
         return None
     topics, position = read_varint(frame, _answer.size)
@@ -189,4 +192,5 @@ def _results(frame: bytes | memoryview) -> tuple[FetchPartitionResult, ...] | No
         if frame[position] != 0:
             return None
         position += 1
-    return tuple(found) if frame[position] == 0 and position + 1 == len(frame) else None
+    is_whole = frame[position] == 0 and position + 1 == len(frame)
+    return FetchReply(tuple(found), session_id) if is_whole else None

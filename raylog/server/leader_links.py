@@ -151,14 +151,14 @@ class _LeaderLink:
 
     def _call(self, connection: Connection, effect: SendFetch) -> None:
         def answered(frame: Any, error: Exception | None) -> None:
-            results = None
+            reply = None
             if error is None:
                 try:
-                    results = follower_fetches.results(frame)
+                    reply = follower_fetches.results(frame)
                 except ProtocolError as mistake:
                     connection.refused(mistake)
-            if results is not None:
-                self._caller.on_event(FetchAnswered(*self._key, effect.fetch_id, results))
+            if reply is not None:
+                self._caller.on_event(FetchAnswered(*self._key, effect.fetch_id, reply.partitions, reply.session_id))
             else:
                 self._caller.on_event(FetchFailed(*self._key, effect.fetch_id))
 

@@ -97,7 +97,7 @@ class FetchMessage:
     sender: int
     receiver: int
     fetch: SendFetch
-    answer: tuple[FetchPartitionResult, ...] | None = None
+    answer: FetchReply | None = None
     failed: bool = False
 
 
@@ -262,7 +262,7 @@ class Hosts:
                     self.replies[token] = reply
                 else:
                     assert isinstance(reply, FetchReply)
-                    back = replace(message, sender=broker, receiver=message.sender, answer=reply.partitions)
+                    back = replace(message, sender=broker, receiver=message.sender, answer=reply)
                     self.wires.append(back)
             case SendFetch():
                 self.wires.append(FetchMessage(broker, effect.leader_node >> 16, effect))
@@ -402,10 +402,11 @@ class Hosts:
             process = self.processes[follower]
             if process.alive and process.incarnation == fetch.replica_incarnation:
                 key = (fetch.leader_node, fetch.leader_incarnation, fetch.fetch_id)
-                if message.failed or message.answer is None:
+                if message.failed or message.answer is None or message.answer.error:
                     self.handle(follower, FetchFailed(*key))
                 else:
-                    self.handle(follower, FetchAnswered(*key, message.answer))
+                    answer = message.answer
+                    self.handle(follower, FetchAnswered(*key, answer.partitions, answer.session_id))
         elif not receiver.alive or receiver.incarnation != fetch.leader_incarnation:
             self.wires.append(replace(message, sender=message.receiver, receiver=message.sender, failed=True))
         else:
@@ -423,6 +424,8 @@ class Hosts:
                     0,
                     fetch.partitions,
                     fetch.wants_all,
+                    fetch.session_id,
+                    fetch.session_epoch,
                 ),
             )
 

@@ -289,17 +289,19 @@ class ReplicaProcess(ServerProcess):
             0,
             effect.partitions,
             effect.wants_all,
+            effect.session_id,
+            effect.session_epoch,
         )
         self.simulation.trace_event(self.name, effect)
         caller.call(request, lambda reply: self._fetched(effect, reply), timeout_ms=effect.max_wait_ms + 3_000)
 
     def _fetched(self, effect: SendFetch, reply: object | None) -> None:
         key = (effect.leader_node, effect.leader_incarnation)
-        if reply is None:
+        assert reply is None or isinstance(reply, FetchReply), reply
+        if reply is None or reply.error:
             self.handle(FetchFailed(*key, effect.fetch_id))
         else:
-            assert isinstance(reply, FetchReply), reply
-            event = FetchAnswered(*key, effect.fetch_id, reply.partitions)
+            event = FetchAnswered(*key, effect.fetch_id, reply.partitions, reply.session_id)
             self.handle(event)
             if self.scheduler.chance(0.01):
                 # A stale answer: the same once more, when the machine has long gone on.

@@ -48,7 +48,7 @@ def test_a_followers_answer_may_leave_out_any_partitions(count: int) -> None:
     request = follower_request()
     for kept in itertools.combinations(ASKED, count):
         answer = fetch.entity(request, FetchReply(tuple(map(result, kept))), fetch.FOLLOWER_VERSION)
-        assert [(each.id, each.records) for each in fetch.follower_results(answer)] == [
+        assert [(each.id, each.records) for each in fetch.follower_reply(answer).partitions] == [
             (id, result(id).records) for id in kept
         ]
 

@@ -39,11 +39,15 @@ ids = st.builds(
 partitions = st.lists(
     st.builds(FetchPartition, ids, int64, int32, int32, int32, int64), max_size=150, unique_by=lambda p: p.id
 )
-waits = st.integers(0, (1 << 31) - 1)
+waits = numbers = st.integers(0, (1 << 31) - 1)
+sessions = st.tuples(st.booleans(), st.just(0), st.just(0)) | st.tuples(
+    st.just(False), st.integers(1, (1 << 31) - 1), st.integers(1, (1 << 31) - 1)
+)
 
 
-def order(parts: list[FetchPartition], wait_ms: int = 500, *, wants_all: bool = False) -> SendFetch:
-    return SendFetch(65538, 7, Endpoint("127.0.0.1", 1), 1, 2, 9 << 40, wait_ms, 1, 1 << 20, tuple(parts), wants_all)
+def order(parts: list[FetchPartition], wait_ms: int = 500, session: tuple[bool, int, int] = (False, 0, 0)) -> SendFetch:
+    """``session``: whether it wants all, the number of the session and of the fetch in it."""
+    return SendFetch(65538, 7, Endpoint("127.0.0.1", 1), 1, 2, 9 << 40, wait_ms, 1, 1 << 20, tuple(parts), *session)
 
 
 def entity_of(wanted: SendFetch) -> Any:
@@ -68,8 +72,8 @@ def entity_of(wanted: SendFetch) -> Any:
         min_bytes=wanted.min_bytes,
         max_bytes=wanted.max_bytes,
         isolation_level=0,
-        session_id=0,
-        session_epoch=0 if wanted.wants_all else -1,
+        session_id=wanted.session_id,
+        session_epoch=wanted.session_epoch or (0 if wanted.wants_all else -1),
         topics=tuple(module.FetchTopic(topic_id=id, partitions=tuple(items)) for id, items in topics.items()),
         forgotten_topics_data=(),
         rack_id="",
@@ -80,19 +84,24 @@ def written(wanted: SendFetch) -> bytes:
     return b"".join(follower_fetches.request(wanted, 99, CLIENT_ID))
 
 
-@given(partitions, waits, st.booleans())
-def test_a_request_is_what_kio_writes(parts: list[FetchPartition], wait_ms: int, wants_all: bool) -> None:
-    wanted = order(parts, wait_ms, wants_all=wants_all)
+@given(partitions, waits, sessions)
+def test_a_request_is_what_kio_writes(
+    parts: list[FetchPartition], wait_ms: int, session: tuple[bool, int, int]
+) -> None:
+    wanted = order(parts, wait_ms, session)
     assert written(wanted) == b"".join(encode_request(entity_of(wanted), 99, CLIENT_ID))
 
 
-@given(partitions, waits, st.booleans())
-def test_a_request_means_what_kio_reads_in_it(parts: list[FetchPartition], wait_ms: int, wants_all: bool) -> None:
-    frame = written(order(parts, wait_ms, wants_all=wants_all))[4:]
+@given(partitions, waits, sessions)
+def test_a_request_means_what_kio_reads_in_it(
+    parts: list[FetchPartition], wait_ms: int, session: tuple[bool, int, int]
+) -> None:
+    frame = written(order(parts, wait_ms, session))[4:]
     header, position = decode_request_header(frame)
     event = follower_fetches.event(frame, position, 5)
     assert event == fetch.event(decode_request_body(frame, header, position), 5, NAMES, VERSION)
     assert event is not None and sorted(event.partitions, key=str) == sorted(parts, key=str)
+    assert (event.wants_all, event.session_id, event.session_epoch) == session
 
 
 def damaged(frame: bytes, start: int = 0) -> Iterator[bytes]:
@@ -120,8 +129,10 @@ def test_a_damaged_request_means_what_kio_reads_in_it_or_is_left_to_kio() -> Non
 
 
 found = st.builds(FetchPartitionResult, ids, st.just(0), int64, int64, int64, st.none(), st.binary(max_size=300))
-replies = st.lists(found, max_size=150, unique_by=lambda each: each.id).map(
-    lambda results: FetchReply(tuple(sorted(results, key=lambda each: each.id)))
+replies = st.builds(
+    lambda results, session_id: FetchReply(tuple(sorted(results, key=lambda each: each.id)), session_id),
+    st.lists(found, max_size=150, unique_by=lambda each: each.id),
+    numbers,
 )
 hint = LeaderHint(65540, 4, Endpoint("127.0.0.1", 2))
 RARE = [
@@ -144,7 +155,7 @@ def as_kio_writes(reply: FetchReply) -> bytes:
 def test_an_answer_is_what_kio_writes_and_the_same_results_again(reply: FetchReply) -> None:
     answer = follower_fetches.answer(99, reply)
     assert answer is not None and b"".join(answer) == as_kio_writes(reply)
-    assert follower_fetches.results(memoryview(b"".join(answer))[4:]) == reply.partitions
+    assert follower_fetches.results(memoryview(b"".join(answer))[4:]) == reply
 
 
 @pytest.mark.parametrize("rare", RARE)
@@ -152,16 +163,17 @@ def test_what_is_rare_is_left_to_kio(rare: FetchPartitionResult) -> None:
     plain = FetchPartitionResult(TopicIdPartition(P.topic_id, 1), 0, 1, 1, 0, None, b"r")
     reply = FetchReply((plain, rare))
     assert follower_fetches.answer(99, reply) is None
-    results = follower_fetches.results(as_kio_writes(reply)[4:])
-    assert results is not None and [(each.id, each.error, each.diverging_epoch, each.records) for each in results] == [
+    answer = follower_fetches.results(as_kio_writes(reply)[4:])
+    assert answer is not None
+    assert [(each.id, each.error, each.diverging_epoch, each.records) for each in answer.partitions] == [
         (each.id, each.error, each.diverging_epoch, each.records) for each in (plain, rare)
     ]
 
 
 def test_an_answer_that_is_an_error_as_a_whole_has_no_results() -> None:
-    frame = bytearray(as_kio_writes(FetchReply(()))[4:])
-    frame[9:11] = (71).to_bytes(2, "big")
-    assert follower_fetches.results(bytes(frame)) is None
+    refused = FetchReply((), error=ErrorCode.fetch_session_id_not_found.value)
+    assert follower_fetches.answer(99, refused) is None, "kio writes it"
+    assert follower_fetches.results(as_kio_writes(refused)[4:]) is None
 
 
 def test_small_records_are_copied_and_large_ones_of_a_large_frame_are_not() -> None:
@@ -170,8 +182,8 @@ def test_small_records_are_copied_and_large_ones_of_a_large_frame_are_not() -> N
         for n, size in ((1, 10), (2, 100_000))
     )
     frame = memoryview(b"".join(follower_fetches.answer(1, FetchReply((small, large))) or ()))[4:]
-    results = follower_fetches.results(frame)
-    assert results is not None and [type(each.records) for each in results] == [bytes, memoryview]
+    answer = follower_fetches.results(frame)
+    assert answer is not None and [type(each.records) for each in answer.partitions] == [bytes, memoryview]
 
 
 def test_a_damaged_answer_means_what_kio_reads_in_it_or_is_refused() -> None:
@@ -183,7 +195,7 @@ def test_a_damaged_answer_means_what_kio_reads_in_it_or_is_refused() -> None:
             with pytest.raises(ProtocolError):
                 follower_fetches.results(frame)
         else:
-            expected = fetch.follower_results(reply) if not reply.error_code else None
+            expected = fetch.follower_reply(reply) if not reply.error_code else None
             assert follower_fetches.results(frame) == expected, frame
 
 
@@ -198,7 +210,7 @@ def test_followers_and_leaders_write_and_read_no_entity_while_nothing_is_rare(
     def by_kio(*_: Any, **__: Any) -> Any:
         raise AssertionError("kio reads or writes a follower's fetch")
 
-    monkeypatch.setattr(fetch, "follower_results", by_kio)
+    monkeypatch.setattr(fetch, "follower_reply", by_kio)
     monkeypatch.setattr(fetch, "entity", by_kio)
     monkeypatch.setattr(fetch, "event", by_kio)
     for number in range(20):

@@ -1,15 +1,16 @@
 """Fetch: by topic name up to version 12, by topic id from 13.
 
 Followers use version 17: it carries their broker id and their incarnation (``replica_epoch``,
-KIP-903) and is answered with a diverging epoch (KIP-595). Fetch sessions are not kept: every answer
-says session 0, which every client understands as "send the whole list each time"; a follower of
-ours says by session epoch 0 that it may have missed an answer. Version 16 adds KIP-951's leader
-hints.
+KIP-903) and is answered with a diverging epoch (KIP-595). Fetch sessions are kept for followers
+only (``replication.fetch_sessions``): every other answer says session 0, which every client
+understands as "send the whole list each time". By session epoch 0 a follower of ours also says that
+it may have missed an answer. Version 16 adds KIP-951's leader hints.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import groupby
 from typing import Any
 
 from raylog.kafka.table import FETCH
@@ -63,6 +64,7 @@ def event(request: Any, token: int, names: TopicNames, version: int) -> FetchRec
         request.isolation_level,
         tuple(partitions),
         version >= 7 and request.session_epoch == WANTS_ALL,
+        *((request.session_id, max(0, request.session_epoch)) if replica_id >= 0 else ()),
     )
 
 
@@ -70,11 +72,30 @@ def entity(request: Any, reply: FetchReply, version: int) -> Any:
     """The machine's reply as this version's answer.
 
     Results come in the order of the request; a follower's leave out partitions of which it knows
-    all.
+    all, and in a session name those that only an earlier request named.
     """
     cls = response_class(FETCH, version)
     module = module_of(cls)
     has = fields_of(module.PartitionData)
+    if reply.session_id:
+        topics = [
+            module.FetchableTopicResponse(
+                topic_id=id, partitions=tuple(_partition(module, has, each) for each in found)
+            )
+            for id, found in groupby(reply.partitions, key=lambda result: result.id.topic_id)
+        ]
+    else:
+        topics = _topics_asked(request, reply, version, module, has)
+    values: dict[str, Any] = {"throttle_time": NO_DELAY, "responses": tuple(topics)}
+    if version >= 7:
+        values["error_code"] = CODES[reply.error]
+        values["session_id"] = reply.session_id
+    if version >= 16:
+        values["node_endpoints"] = endpoints(module, (result.hint for result in reply.partitions))
+    return cls(**values)
+
+
+def _topics_asked(request: Any, reply: FetchReply, version: int, module: Any, has: frozenset[str]) -> list[Any]:
     results = deque(reply.partitions)
     topics = []
     for topic in request.topics:
@@ -88,13 +109,7 @@ def entity(request: Any, reply: FetchReply, version: int) -> Any:
             named = {"topic_id": topic.topic_id} if version >= 13 else {"topic": topic.topic}
             topics.append(module.FetchableTopicResponse(**named, partitions=tuple(partitions)))
     assert not results, f"{len(results)} results that nobody asked for"
-    values: dict[str, Any] = {"throttle_time": NO_DELAY, "responses": tuple(topics)}
-    if version >= 7:
-        values["error_code"] = CODES[0]
-        values["session_id"] = 0
-    if version >= 16:
-        values["node_endpoints"] = endpoints(module, (result.hint for result in reply.partitions))
-    return cls(**values)
+    return topics
 
 
 def _partition(module: Any, has: frozenset[str], result: FetchPartitionResult) -> Any:
@@ -124,7 +139,7 @@ def _partition(module: Any, has: frozenset[str], result: FetchPartitionResult) -
     return module.PartitionData(**values)
 
 
-def follower_results(response: Any) -> tuple[FetchPartitionResult, ...]:
+def follower_reply(response: Any) -> FetchReply:
     """A leader's answer as the follower's machine wants it."""
     results = []
     for topic in response.responses or ():
@@ -141,4 +156,4 @@ def follower_results(response: Any) -> tuple[FetchPartitionResult, ...]:
                     partition.records or b"",
                 )
             )
-    return tuple(results)
+    return FetchReply(tuple(results), response.session_id)
