@@ -127,7 +127,7 @@ class FetchReceived:
 
     ``wants_all``: the follower may have missed an answer, so what it was last told counts for nothing; a session may
     begin. ``session_epoch``: from 1 on, how many fetches of session ``session_id`` there were; ``partitions`` are those
-    whose question has changed since the one before (``fetch_sessions``).
+    whose question has changed since the one before (``follower_sessions``).
     """
 
     token: Token

@@ -2,7 +2,7 @@
 
 A fetch reads the partitions in the order asked, sharing ``max_bytes``; the first batch found is
 returned whole even if it is larger. A follower's answer leaves out partitions that have no news for
-it, a consumer's names them all. Most fetches of followers belong to sessions (``fetch_sessions``).
+it, a consumer's names them all. Most fetches of followers belong to sessions (``follower_sessions``).
 
 Records, errors and a risen log start answer a follower at once. A high watermark that alone has
 risen waits a few milliseconds for records that it can go with: else each record would cost every
@@ -26,7 +26,7 @@ from raylog.log.files import NotInMemory
 from raylog.replication.cold_reads import Lacking, Loads, is_patient
 from raylog.replication.context import HostContext
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReceived, FetchReply, Reply
-from raylog.replication.fetch_sessions import FetchSession, FetchSessions
+from raylog.replication.follower_sessions import FollowerSession, FollowerSessions
 from raylog.replication.leader import FollowerProgress
 from raylog.replication.parked import Parked, ParkedFetch
 from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica
@@ -68,7 +68,7 @@ class FetchRequests:
         self._parked = parked
         self._loads = loads
         self._copying_out = copying_out
-        self._sessions = FetchSessions(replicas)
+        self._sessions = FollowerSessions(replicas)
 
     def at_once(self, part: FetchPartition, terms: FetchReceived) -> FetchPartitionResult | None:
         """What a consumer's fetch from one partition finds in memory, if it is enough; None where
@@ -109,7 +109,7 @@ class FetchRequests:
             self._count_follower(event, session, session.goes_on(event, now_ms), now_ms)
             self._answer_or_park(event, session, now_ms)
 
-    def _answer_or_park(self, event: FetchReceived, session: FetchSession | None, now_ms: int) -> None:
+    def _answer_or_park(self, event: FetchReceived, session: FollowerSession | None, now_ms: int) -> None:
         found = self._read(event, now_ms, session)
         places = self._loads.order(found.lacking)
         if found.is_enough or (event.max_wait_ms <= 0 and (not places or event.replica_id >= 0)):
@@ -138,7 +138,7 @@ class FetchRequests:
         for session in self._sessions.idle(now_ms):
             self._end(session)
 
-    def _end(self, session: FetchSession) -> None:
+    def _end(self, session: FollowerSession) -> None:
         self._sessions.end(session)
         self._context.woken.pop(session, None)
         self._context.outdated.pop(session, None)
@@ -146,11 +146,11 @@ class FetchRequests:
     def cancelled(self, fetch: ParkedFetch) -> None:
         """Its client has gone, and with a follower its session."""
         self._loads.forget(fetch)
-        if isinstance(fetch, FetchSession):
+        if isinstance(fetch, FollowerSession):
             self._end(fetch)
 
     def _count_follower(
-        self, event: FetchReceived, session: FetchSession | None, parts: Iterable[FetchPartition], now_ms: int
+        self, event: FetchReceived, session: FollowerSession | None, parts: Iterable[FetchPartition], now_ms: int
     ) -> None:
         """Note how far the follower is before anything is read, so that the answer has the newest
         high watermark.
@@ -175,7 +175,7 @@ class FetchRequests:
         self,
         event: FetchReceived,
         now_ms: int,
-        session: FetchSession | None,
+        session: FollowerSession | None,
         *,
         in_memory: bool = True,
         unled: Collection[TopicIdPartition] = (),
@@ -260,12 +260,12 @@ class FetchRequests:
         by_id |= {id: self._replicas[id].refused_fetch(error) for id, error in errors.items()}
         return [by_id[part.id] for part in parts if part.id in by_id]
 
-    def _unanswered(self, found: _Reading, session: FetchSession | None) -> None:
+    def _unanswered(self, found: _Reading, session: FollowerSession | None) -> None:
         """What was found is not enough: the fetch waits."""
         if session is not None:
             session.told(found.waiting, (result.id for result in found.results))
 
-    def _reply_fetch(self, event: FetchReceived, found: _Reading, session: FetchSession | None) -> None:
+    def _reply_fetch(self, event: FetchReceived, found: _Reading, session: FollowerSession | None) -> None:
         results = found.results
         if session is not None:
             session.told(found.waiting)
@@ -301,7 +301,7 @@ class FetchRequests:
             woken.clear()
             for fetch in fetches:
                 if self._parked.by_token.get(fetch.token) is fetch:
-                    session = fetch if isinstance(fetch, FetchSession) else None
+                    session = fetch if isinstance(fetch, FollowerSession) else None
                     found = self._read_parked(fetch, session, now_ms)
                     places = self._loads.order(found.lacking)
                     if found.is_enough or (not places and now_ms >= fetch.due_ms):
@@ -321,12 +321,12 @@ class FetchRequests:
             self._parked.hasten(fetch, due_ms)
         self._context.outdated.clear()
 
-    def _read_parked(self, fetch: ParkedFetch, session: FetchSession | None, now_ms: int) -> _Reading:
+    def _read_parked(self, fetch: ParkedFetch, session: FollowerSession | None, now_ms: int) -> _Reading:
         return self._read(fetch.request, now_ms, session, in_memory=is_patient(fetch), unled=fetch.unled)
 
     def _expired(self, fetch: ParkedFetch, now_ms: int) -> None:
         self._unpark_fetch(fetch)
-        session = fetch if isinstance(fetch, FetchSession) else None
+        session = fetch if isinstance(fetch, FollowerSession) else None
         if session is not None:
             session.looked(now_ms)
         found = self._read_parked(fetch, session, now_ms)

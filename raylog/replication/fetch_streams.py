@@ -3,8 +3,8 @@ flight in each.
 
 A fetch asks for every partition followed there, except those that pause after an error and those
 whose last append waits for a flush. Where two in a row leave none out, the leader keeps what was
-asked (``fetch_sessions``), and the next fetches name only the partitions of the answer before. Whatever else
-changes ends the session. While any are held back the fetch asks the leader to answer
+asked (``follower_sessions``), and the next fetches name only the partitions of the answer before.
+Whatever else changes ends the session. While any are held back the fetch asks the leader to answer
 sooner, so that they are not kept waiting by a long poll of the others. Throttled partitions share
 what the process may copy now; while that is nothing they are held back, too. A follower answers
 nobody until its first fetch, and acks=all waits for it; so a partition that is newly followed does
@@ -12,8 +12,8 @@ not wait for the fetch in flight: that one is given up (its answer will be dropp
 another leaves at once. Assignments come in bursts, hence one millisecond to collect them.
 
 The leader answers as soon as there is news of any partition, so how long a fetch may wait only says
-how often a quiet stream asks in vain, each time for all that it follows. The wait doubles with each
-answer that brings nothing, up to sixteen times ``replica.fetch.wait.max.ms``, and stays well below
+how often a quiet stream asks in vain. The wait doubles with each answer that brings
+nothing, up to sixteen times ``replica.fetch.wait.max.ms``, and stays well below
 what makes a follower lag; with the first news, a new assignment or a failure it is the short one
 again.
 
@@ -29,8 +29,8 @@ from __future__ import annotations
 
 from raylog.replication.context import Deadline, HostContext
 from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartition, FetchPartitionResult, SendFetch
-from raylog.replication.fetch_sessions import next_epoch
 from raylog.replication.follower import Step
+from raylog.replication.follower_sessions import next_epoch
 from raylog.replication.replica import Replica
 from raylog.replication.throttle import UNLIMITED
 from raylog.types import Endpoint, TopicIdPartition

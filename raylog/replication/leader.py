@@ -46,7 +46,7 @@ from raylog.replication.traced import TracedBatches
 from raylog.types import INTERNAL_TOPICS, future_id, is_future
 
 if TYPE_CHECKING:
-    from raylog.replication.fetch_sessions import FetchSession
+    from raylog.replication.follower_sessions import FollowerSession
     from raylog.replication.replica import Replica
     from raylog.replication.transaction_checks import Leave
 
@@ -90,7 +90,7 @@ class FollowerProgress:
         self.fetched_at_ms = LONG_AGO_MS
         self.fetched_leader_end = 1 << 62
         self.newest_fetch = UNKNOWN  # its token
-        self.session: FetchSession | None = None  # in which it follows this partition
+        self.session: FollowerSession | None = None  # in which it follows this partition
         self.forget_sent()
 
     def forget_sent(self) -> None:

@@ -8,7 +8,7 @@ and writes::
     request   max wait int32, min bytes int32, max bytes int32, isolation int8, session id and epoch 2 int32,
               [topic id, [partition int32, leader epoch int32, offset int64, last epoch int32, log start int64, max bytes int32]],
               nothing forgotten, no rack, tag 1: broker id int32, incarnation int64
-              (sessions: ``replication.fetch_sessions``)
+              (sessions: ``replication.follower_sessions``)
     answer    throttle time int32, error int16, session id int32,
               [topic id, [partition int32, error int16, high watermark int64, stable end int64, log start int64,
               no aborted transactions, no preferred replica, records]]

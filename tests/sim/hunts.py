@@ -36,7 +36,7 @@ from creation_mutations import CREATION_MUTATIONS
 from damage_mutations import DAMAGE_MUTATIONS
 from disk_mutations import DISK_MUTATIONS
 from driver_mutations import DRIVER_MUTATIONS
-from fetch_session_mutations import FETCH_SESSION_MUTATIONS
+from follower_session_mutations import FOLLOWER_SESSION_MUTATIONS
 from group_mutations import GROUP_MUTATIONS
 from hosted_mutations import HOSTED_MUTATIONS
 from leadership_mutations import LEADERSHIP_MUTATIONS
@@ -72,7 +72,7 @@ ALL = {
     **HOSTED_MUTATIONS,
     **QUEUE_MUTATIONS,
     **SESSION_MUTATIONS,
-    **FETCH_SESSION_MUTATIONS,
+    **FOLLOWER_SESSION_MUTATIONS,
     **DRIVER_MUTATIONS,
     **GROUP_MUTATIONS,
     **CLIENT_MUTATIONS,

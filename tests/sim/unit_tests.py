@@ -20,9 +20,38 @@ _TWO_CRASHES = "it takes a second crash between a recovery and the first fetch b
 _POWER_IN_BETWEEN = (
     "it takes a loss of power between a cut and the next flush, and another leader before the log has grown again"
 )
+_LOOKED_AT = "each five seconds a fetch looks at all partitions of its session, and finds what was missed"
 _THREE_CONTROLLERS = "it takes three elections of controllers in a row, each with another majority"
 
 UNIT_TESTS: dict[str, UnitTest] = {
+    "forget_news_that_was_not_sent": UnitTest(
+        "tests/replication/test_follower_sessions.py::test_what_does_not_fit_into_an_answer_is_sent_in_the_next_ones",
+        _LOOKED_AT,
+    ),
+    "hear_news_while_a_fetch_waits_only": UnitTest(
+        "tests/replication/test_follower_sessions.py::test_an_answer_with_many_partitions_is_followed_by_a_fetch_that_names_them",
+        _LOOKED_AT,
+    ),
+    "wake_no_fetch_of_a_session": UnitTest(
+        "tests/replication/test_follower_sessions.py::test_a_record_is_fetched_by_name_of_its_own_partition_only",
+        "a fetch that sleeps through news is answered when its wait is over",
+    ),
+    "take_any_fetch_for_the_next": UnitTest(
+        "tests/replication/test_follower_sessions.py::test_only_the_next_fetch_belongs_to_a_session_and_only_when_the_one_before_is_answered",
+        "followers of ours send no other one",
+    ),
+    "let_two_sessions_of_a_follower_live": UnitTest(
+        "tests/replication/test_follower_sessions.py::test_new_partitions_and_those_that_go_renew_the_session",
+        "it costs work and breaks nothing: what is sent in the older one is dropped",
+    ),
+    "count_a_quiet_follower_as_lagging": UnitTest(
+        "tests/replication/test_follower_sessions.py::test_a_follower_was_caught_up_at_the_last_fetch_of_its_session",
+        "a follower that is asked out too soon comes back, and breaks nothing",
+    ),
+    "look_at_all_never": UnitTest(
+        "tests/replication/test_follower_sessions.py::test_a_log_start_that_nobody_announces_is_found_by_the_look_at_all",
+        "a follower that keeps older records than its leader breaks nothing",
+    ),
     "let_a_blank_voter_vote": UnitTest(
         "tests/metadata/test_quorum_random.py::test_voters_whose_disks_rot_forget_nothing",
         "it takes a replaced disk whose vote decides an election; the random runs of the quorum alone meet it",

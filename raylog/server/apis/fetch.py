@@ -2,7 +2,7 @@
 
 Followers use version 17: it carries their broker id and their incarnation (``replica_epoch``,
 KIP-903) and is answered with a diverging epoch (KIP-595). Fetch sessions are kept for followers
-only (``replication.fetch_sessions``): every other answer says session 0, which every client
+only (``replication.follower_sessions``): every other answer says session 0, which every client
 understands as "send the whole list each time". By session epoch 0 a follower of ours also says that
 it may have missed an answer. Version 16 adds KIP-951's leader hints.
 """

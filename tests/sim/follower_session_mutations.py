@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from raylog.replication import fetch_sessions
-from raylog.replication.fetch_sessions import FetchSession, FetchSessions
+from raylog.replication import follower_sessions
 from raylog.replication.fetch_streams import FetchStream
+from raylog.replication.follower_sessions import FollowerSession, FollowerSessions
 from raylog.replication.leader import FollowerProgress
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -16,16 +16,16 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 
 def forget_news_that_was_not_sent(patch: pytest.MonkeyPatch) -> None:
     """What did not fit into an answer, or was not enough for one, waits for the next news."""
-    patch.setattr(FetchSession, "told", lambda self, waiting, unsent=(): self.news.clear())
+    patch.setattr(FollowerSession, "told", lambda self, waiting, unsent=(): self.news.clear())
 
 
 def hear_news_while_a_fetch_waits_only(patch: pytest.MonkeyPatch) -> None:
-    hear = FetchSession.hear
-    patch.setattr(FetchSession, "hear", lambda self, id, waking: hear(self, id, waking) if self.is_parked else None)
+    hear = FollowerSession.hear
+    patch.setattr(FollowerSession, "hear", lambda self, id, waking: hear(self, id, waking) if self.is_parked else None)
 
 
 def wake_no_fetch_of_a_session(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FetchSession, "hear", lambda self, id, waking: self.news.update({id: None}))
+    patch.setattr(FollowerSession, "hear", lambda self, id, waking: self.news.update({id: None}))
 
 
 def ask_again_for_what_was_asked(patch: pytest.MonkeyPatch) -> None:
@@ -40,11 +40,11 @@ def keep_a_partition_that_has_left(patch: pytest.MonkeyPatch) -> None:
 
 def take_any_fetch_for_the_next(patch: pytest.MonkeyPatch) -> None:
     """Neither the number of the fetch nor whether the one before is answered counts."""
-    patch.setattr(FetchSessions, "of", lambda self, event: self._sessions.get(event.session_id))
+    patch.setattr(FollowerSessions, "of", lambda self, event: self._sessions.get(event.session_id))
 
 
 def let_two_sessions_of_a_follower_live(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FetchSessions, "superseded", lambda self, event: [])
+    patch.setattr(FollowerSessions, "superseded", lambda self, event: [])
 
 
 def count_a_quiet_follower_as_lagging(patch: pytest.MonkeyPatch) -> None:
@@ -52,14 +52,14 @@ def count_a_quiet_follower_as_lagging(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_once_who_is_outside_the_isr(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FetchSession, "note_isr", lambda self, id, *, is_member: None)
+    patch.setattr(FollowerSession, "note_isr", lambda self, id, *, is_member: None)
 
 
 def look_at_all_never(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fetch_sessions, "LOOK_MS", 1 << 60)
+    patch.setattr(follower_sessions, "LOOK_MS", 1 << 60)
 
 
-FETCH_SESSION_MUTATIONS: dict[str, Mutation] = {
+FOLLOWER_SESSION_MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
     for mutation in (
         forget_news_that_was_not_sent,

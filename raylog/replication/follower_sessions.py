@@ -36,7 +36,7 @@ def next_epoch(epoch: int) -> int:
     return epoch + 1 if epoch < NUMBER_MAX else 1
 
 
-class FetchSession(ParkedFetch):
+class FollowerSession(ParkedFetch):
     """One follower's. ``request`` is its newest fetch, ``parts`` what it asks of each partition.
 
     ``news``: the partitions to be read for the next answer, in order. ``outside``: those in whose ISR the follower is
@@ -107,15 +107,15 @@ class FetchSession(ParkedFetch):
         self.news = dict.fromkeys(unsent) | dict.fromkeys(waiting)
 
 
-class FetchSessions:
+class FollowerSessions:
     """Those of one host, by number."""
 
     def __init__(self, replicas: Mapping[TopicIdPartition, Replica]) -> None:
         self._replicas = replicas
-        self._sessions: dict[int, FetchSession] = {}
+        self._sessions: dict[int, FollowerSession] = {}
         self._last_id = 0
 
-    def superseded(self, event: FetchReceived) -> list[FetchSession]:
+    def superseded(self, event: FetchReceived) -> list[FollowerSession]:
         """The sessions that a fetch outside of them ends: those of the same process, which follows a
         partition in one of them only. (Processes of one broker may have the same incarnation.)
         """
@@ -127,7 +127,7 @@ class FetchSessions:
         ]
         return [each for each in same if any(part.id in each.parts for part in event.partitions)]
 
-    def idle(self, now_ms: int) -> list[FetchSession]:
+    def idle(self, now_ms: int) -> list[FollowerSession]:
         """Those in which nobody has asked for long."""
         return [
             each for each in self._sessions.values() if not each.is_parked and now_ms - each.fetched_at_ms > IDLE_MS
@@ -135,26 +135,26 @@ class FetchSessions:
 
     def begun(
         self, event: FetchReceived, now_ms: int, expire: Callable[[ParkedFetch, int], None]
-    ) -> FetchSession | None:
+    ) -> FollowerSession | None:
         """A session that begins with this fetch; None while there are too many."""
         if len(self._sessions) >= SESSIONS_MAX:
             return None
         self._last_id = next_epoch(self._last_id)
         replicas = [replica for part in event.partitions if (replica := self._replicas.get(part.id)) is not None]
-        session = self._sessions[self._last_id] = FetchSession(self._last_id, event, replicas, expire)
+        session = self._sessions[self._last_id] = FollowerSession(self._last_id, event, replicas, expire)
         session.looked_at_ms = session.fetched_at_ms = now_ms
         for replica in replicas:
             replica.watchers.followers[session] = None
         return session
 
-    def of(self, event: FetchReceived) -> FetchSession | None:
+    def of(self, event: FetchReceived) -> FollowerSession | None:
         """The session whose next fetch this is; None if there is none."""
         session = self._sessions.get(event.session_id)
         if session is None or session.is_parked or event.session_epoch != next_epoch(session.epoch):
             return None
         return session if all(part.id in session.parts for part in event.partitions) else None
 
-    def end(self, session: FetchSession) -> None:
+    def end(self, session: FollowerSession) -> None:
         """Watch nothing more for it."""
         self._sessions.pop(session.id, None)
         for replica in session.replicas:
