@@ -188,7 +188,7 @@ class FetchRequests:
         size, news, is_outdated = 0, False, False
         lacking: Lacking = []
         held_back: list[TopicIdPartition] = []
-        starved: list[TopicIdPartition] = []
+        waiting: list[TopicIdPartition] = []
         allowance = self._context.copying_out.allowance
         for part in parts:
             replica = self._replicas.get(part.id)
@@ -199,26 +199,17 @@ class FetchRequests:
             if replica.log is None and not follower and replica.may_lead_soon:
                 results.append(FetchPartitionResult(part.id, 0))  # it counts as empty
                 continue
-            refused = replica.validate_fetch(part, follower=follower)
-            if refused is None and part.id in unled and replica.leader is None and not replica.may_lead_soon:
-                refused = replica.refused_fetch(replica.refusal())  # another one leads
-            progress: FollowerProgress | None = None
-            if refused is None and follower and replica.leader is not None:
-                progress = replica.follower_progress(event)
-                if progress is None and event.replica_id not in replica.leader.followers:
-                    refused = replica.refused_fetch(UNKNOWN_LEADER_EPOCH)
+            refused, progress = self._judged(part, replica, event, unled)
             if refused is not None:
                 results.append(refused)
                 news = True
                 continue
-            limit = min(part.max_bytes, budget - size)
             throttled = follower and is_throttled(replica, event.replica_id)
-            if throttled:
-                limit = min(limit, allowance)
-                if allowance <= 0 and replica.has_records_behind(part.fetch_offset):
-                    held_back.append(part.id)
-                    self._copying_out.hold_back(replica, now_ms)
-                    continue
+            if throttled and allowance <= 0 and replica.has_records_behind(part.fetch_offset):
+                held_back.append(part.id)
+                self._copying_out.hold_back(replica, now_ms)
+                continue
+            limit = min(part.max_bytes, budget - size, allowance if throttled else budget)
             try:
                 result = replica.read(part, limit, event, at_least_one=size == 0, in_memory=in_memory)
             except NotInMemory as missing:
@@ -226,7 +217,7 @@ class FetchRequests:
                 result = replica.read(part, 0, event, at_least_one=False, in_memory=True)
             got = len(result.records)
             if session is not None and not got and replica.has_records_behind(part.fetch_offset):
-                starved.append(part.id)
+                waiting.append(part.id)
             size += got
             allowance -= got if throttled else 0
             if result.error or (progress is not None and result.log_start_offset > progress.sent_log_start_offset):
@@ -239,7 +230,24 @@ class FetchRequests:
         if follower and not size and (lacking or held_back):
             results = self._naming(parts, results, held_back, lacking)
         is_enough = news or (size >= event.min_bytes and not (lacking and not size))
-        return _Reading(results, is_enough, lacking, is_outdated, held_back + starved)
+        return _Reading(results, is_enough, lacking, is_outdated, held_back + waiting)
+
+    def _judged(
+        self, part: FetchPartition, replica: Replica, event: FetchReceived, unled: Collection[TopicIdPartition]
+    ) -> tuple[FetchPartitionResult | None, FollowerProgress | None]:
+        """What is wrong with the question; else the follower that asks it, if it is one that counts."""
+        follower = event.replica_id >= 0
+        refused = replica.validate_fetch(part, follower=follower)
+        if refused is not None:
+            return refused, None
+        if part.id in unled and replica.leader is None and not replica.may_lead_soon:
+            return replica.refused_fetch(replica.refusal()), None  # another one leads
+        if not follower or replica.leader is None:
+            return None, None
+        progress = replica.follower_progress(event)
+        if progress is None and event.replica_id not in replica.leader.followers:
+            return replica.refused_fetch(UNKNOWN_LEADER_EPOCH), None
+        return None, progress
 
     def _absent(self, id: TopicIdPartition) -> FetchPartitionResult:
         error, hint = self._context.absence(id)
