@@ -20,8 +20,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from raylog.log.cleaned_transactions import marker_of
 from raylog.records.batch import BatchView
 from raylog.records.codec import light_records
+from raylog.records.control import Marker
 
 if TYPE_CHECKING:
     from raylog.simulator.checkers import Content, History
@@ -94,9 +96,25 @@ def _first_since(history: History, timestamp: int, *, below: int) -> int | None:
     return None
 
 
+def note_abort(history: History, view: BatchView) -> None:
+    """If the batch is the marker of an abort, its transaction's records are none of a compacted topic's."""
+    if not view.is_control or marker_of(view) is not Marker.ABORT:
+        return
+    for base_offset, batch in sorted(history.batches.items(), reverse=True):
+        if batch.producer_id == view.producer_id and base_offset < view.base_offset:
+            if batch.is_control:
+                return
+            history.aborted.update(range(base_offset, batch.next_offset))
+
+
+def lasting(history: History) -> list[tuple[int, Content]]:
+    """The records of a compacted topic that no abort has taken back, with their offsets, in order."""
+    return [(offset, content) for offset, content in sorted(history.records.items()) if offset not in history.aborted]
+
+
 def last_of_keys(history: History) -> dict[int, Content]:
     """The last record of each key of a compacted topic, by offset, in order."""
-    latest = {content[0]: offset for offset, content in sorted(history.records.items())}
+    latest = {content[0]: offset for offset, content in lasting(history)}
     return {offset: history.records[offset] for offset in sorted(latest.values())}
 
 
@@ -151,7 +169,7 @@ def has_missed_deletion(history: History, key: bytes, broker: int) -> bool:
     Where the tombstone is gone by then, an older record of the key that the replica has kept is
     back. Who had the tombstone in time has no such excuse.
     """
-    offset = max((offset for offset, content in history.records.items() if content[0] == key), default=-1)
+    offset = max((offset for offset, content in lasting(history) if content[0] == key), default=-1)
     if offset < 0 or history.records[offset][1] is not None:
         return False
     took = [each.time_ms for each in history.copied.get(broker, ()) if each.base_offset <= offset < each.next_offset]

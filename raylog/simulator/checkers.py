@@ -60,10 +60,12 @@ class Seen(NamedTuple):
     leader_epoch: int
     crc: int
     producer_id: int
+    is_control: bool
 
 
 def seen(view: BatchView) -> Seen:
-    return Seen(view.base_offset, view.next_offset, view.partition_leader_epoch, view.crc, view.producer_id)
+    offsets, epoch = (view.base_offset, view.next_offset), view.partition_leader_epoch
+    return Seen(*offsets, epoch, view.crc, view.producer_id, view.is_control)
 
 
 Content = tuple[bytes | None, bytes | None, int]  # key, value and timestamp of a record
@@ -177,12 +179,9 @@ class History:
     stamps_time: bool = False  # LogAppendTime: the leader changes what the CRC covers
     compacts: bool = False
     is_coordinated: bool = False  # a coordinator writes it, in transactions with sequence 0 always, as Kafka's
-    records: dict[int, Content] = field(
-        default_factory=dict
-    )  # of a compacted topic: all that ``batches`` held but markers, by offset
-    buried: dict[bytes | None, int] = field(
-        default_factory=dict
-    )  # keys deleted in former histories → the tombstone's offset
+    records: dict[int, Content] = field(default_factory=dict)  # of a compacted topic, by offset, without markers
+    aborted: set[int] = field(default_factory=set)  # offsets of those in transactions that were aborted
+    buried: dict[bytes | None, int] = field(default_factory=dict)  # keys deleted in former histories → where
     copied: dict[int, list[Copied]] = field(default_factory=dict)  # by broker, in the order of time
 
     def committed_ms(self, offset: int) -> int:
@@ -248,6 +247,7 @@ class Checkers:
             last = answer_checks.last_of_keys(history).items()
             history.buried.update((content[0], offset) for offset, content in last if content[1] is None)
             history.records.clear()
+            history.aborted.clear()
             history.stamps.clear()
             history.deleted_end = 0
             history.sequences.clear()
@@ -382,8 +382,9 @@ class Checkers:
 
     def _holds_latest(self, history: History, log: Log, start: int, end: int, who: str) -> None:
         """The latest record of each key below ``end``, or a later one of that key."""
-        latest = latest_of_each(keyed(read_batches(log, start, log.log_end_offset)))
-        known = ((offset, content) for offset, content in sorted(history.records.items()) if offset >= start)
+        held = keyed(read_batches(log, start, log.log_end_offset))
+        latest = latest_of_each(each for each in held if each[0] not in history.aborted)
+        known = (each for each in answer_checks.lasting(history) if each[0] >= start)
         hidden = damaged_logs.hidden(log)
         for key, (offset, content) in latest_of_each(known).items():
             if offset >= end:
@@ -455,6 +456,7 @@ class Checkers:
         history.end = view.next_offset
         if history.compacts:
             history.records.update(keyed([view]))
+            answer_checks.note_abort(history, view)
         if view.producer_id < 0 or view.is_control:
             return
         before = history.sequences.get(view.producer_id)
