@@ -36,6 +36,10 @@ def next_epoch(epoch: int) -> int:
     return epoch + 1 if epoch < NUMBER_MAX else 1
 
 
+def _process(event: FetchReceived) -> tuple[int, int]:
+    return event.replica_id, event.replica_incarnation
+
+
 class FollowerSession(ParkedFetch):
     """One follower's. ``request`` is its newest fetch, ``parts`` what it asks of each partition.
 
@@ -119,12 +123,7 @@ class FollowerSessions:
         """The sessions that a fetch outside of them ends: those of the same process, which follows a
         partition in one of them only. (Processes of one broker may have the same incarnation.)
         """
-        who = event.replica_id, event.replica_incarnation
-        same = [
-            each
-            for each in self._sessions.values()
-            if who == (each.request.replica_id, each.request.replica_incarnation)
-        ]
+        same = [each for each in self._sessions.values() if _process(each.request) == _process(event)]
         return [each for each in same if any(part.id in each.parts for part in event.partitions)]
 
     def idle(self, now_ms: int) -> list[FollowerSession]:
@@ -152,7 +151,8 @@ class FollowerSessions:
         session = self._sessions.get(event.session_id)
         if session is None or session.is_parked or event.session_epoch != next_epoch(session.epoch):
             return None
-        return session if all(part.id in session.parts for part in event.partitions) else None
+        is_its = _process(event) == _process(session.request)
+        return session if is_its and all(part.id in session.parts for part in event.partitions) else None
 
     def end(self, session: FollowerSession) -> None:
         """Watch nothing more for it."""

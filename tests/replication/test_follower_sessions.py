@@ -162,6 +162,23 @@ def test_only_the_next_fetch_belongs_to_a_session_and_only_when_the_one_before_i
         assert effects == [Reply(2, FetchReply((), error=NOT_FOUND))]
 
 
+def test_a_fetch_of_another_process_or_another_partition_belongs_to_no_session() -> None:
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1, 2), to=(1,), run=False)
+    part = FetchPartition(P0, 0, 1 << 20, 0)
+    first = FetchReceived(1, 2, hosts.assigned(2).incarnation, 500, 1, 1 << 20, 0, (part,), wants_all=True)
+    (told,) = hosts.handle(1, first)
+    assert isinstance(told, Reply) and isinstance(told.reply, FetchReply)
+    later = replace(first, token=2, wants_all=False, session_id=told.reply.session_id, session_epoch=1)
+    for foreign in (
+        replace(later, token=11, replica_id=3),
+        replace(later, token=12, replica_incarnation=later.replica_incarnation + 1),
+        replace(later, token=13, partitions=(replace(part, id=IDS[1]),)),
+    ):
+        assert hosts.handle(1, foreign) == [Reply(foreign.token, FetchReply((), error=NOT_FOUND))]
+    assert hosts.handle(1, later) == [], "it waits"
+
+
 def test_a_session_ends_with_the_connection_on_which_its_fetch_waits() -> None:
     hosts = following()
     (session,) = hosts.replica(1).watchers.followers
