@@ -4,8 +4,9 @@ words.
 A plan is ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}``; its
 ``log_dirs`` are paths of disks, one for each replica, or ``any``. ``execute`` prints the current assignment, which is
 the plan of the way back. The words on stdout are Kafka's; ``verify`` exits with 1 while something
-is in progress or is not as the plan says. As in Kafka, ``--throttle`` is taken off again by
-``verify``, once nothing at all is in progress, and by ``cancel``.
+is in progress or is not as the plan says. As in Kafka, ``--throttle`` and
+``--replica-alter-log-dirs-throttle`` are taken off again by ``verify``, once no reassignment at all
+and no move between disks of the plan is in progress, and by ``cancel``.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 app = ClusterApp(help="Move replicas between brokers, and change how many there are.", no_args_is_help=True)
 
 Plan = dict[TopicPartition, tuple[int, ...]]
-Places = dict[tuple[str, int, int], str]
-"""Paths of disks by topic, partition and broker."""
+Replica = tuple[str, int, int]
+"""A topic, a partition and a broker."""
+Places = dict[Replica, str]
+"""Paths of disks."""
 PlanFile = Annotated[
     Path,
     typer.Option(
@@ -46,6 +49,14 @@ Throttle = Annotated[
     typer.Option(
         "--throttle",
         help="Maximum bytes per second that each broker sends, and receives, for moves.",
+        show_default=False,
+    ),
+]
+DiskThrottle = Annotated[
+    int | None,
+    typer.Option(
+        "--replica-alter-log-dirs-throttle",
+        help="Maximum bytes per second that each broker copies between its disks for moves.",
         show_default=False,
     ),
 ]
@@ -102,6 +113,7 @@ def execute(
         ),
     ] = False,
     throttle: Throttle = None,
+    replica_alter_log_dirs_throttle: DiskThrottle = None,
     folder: Folder = None,
     address: Address = None,
     timeout: Timeout = CONNECT_TIMEOUT_S,
@@ -112,6 +124,7 @@ def execute(
     Exits with 1 if a partition was refused; the others move.
     """
     limit = checked_throttle(throttle)
+    disk_limit = checked_throttle(replica_alter_log_dirs_throttle, "--replica-alter-log-dirs-throttle")
     plan, places = plan_of(plan_file.read_text()), disks_of(plan_file.read_text())
     with find_cluster(folder, address, timeout).admin() as admin:
         if not additional and (ongoing := admin.list_reassignments()):
@@ -124,22 +137,19 @@ def execute(
         results = admin.reassign(plan, throttle_bytes=limit)
         is_under_way = {each for each, error in results.items() if error is None}
         places = {each: path for each, path in places.items() if TopicPartition(*each[:2]) in is_under_way}
-        moves = admin.move_to_disks(places)
+        moves = admin.move_to_disks(places, throttle_bytes=disk_limit)
     stuck = {each: error for each, error in moves.items() if error is not None}
     moving = [each for each in moves if each not in stuck]
     failed = {each: error for each, error in results.items() if error is not None}
     started = [each for each in results if each not in failed]
     if as_json:
         document = {"current": as_document(current), "started": _plain(started), "failed": _failures(failed)}
-        print_json(document | {"throttle": limit} | _disks_json(moving, stuck, places))
+        disks = _disks_json(moving, stuck, places)
+        print_json(document | {"throttle": limit, "disk_throttle": disk_limit if places else None} | disks)
     else:
         print_text("Current partition replica assignment", "", json.dumps(as_document(current)), "")
         print_text("Save this to use as the --reassignment-json-file option during rollback")
-        if limit is not None:
-            print_text(
-                "Warning: You must run --verify periodically, until the reassignment completes, to ensure the throttle is removed.",
-                f"The inter-broker throttle limit was set to {limit} B/s",
-            )
+        print_text(*_throttling(limit, disk_limit if places else None))
         if started:
             print_text(f"Successfully started partition reassignments for {named(started)}")
         print_text(*(f"Error reassigning {named([each])}: {error}" for each, error in failed.items()))
@@ -167,8 +177,9 @@ def verify(
     cleared: Cleared = None
     with find_cluster(folder, address, timeout).admin() as admin:
         states, disks = status_of(admin, plan), disk_states(admin, places)
-        if not preserve_throttles and not admin.list_reassignments():
-            cleared = admin.clear_throttles({each.topic for each in plan})
+        is_moving = IN_PROGRESS in disks.values() or bool(admin.list_reassignments())
+        if not preserve_throttles and not is_moving:
+            cleared = admin.clear_throttles({each.topic for each in plan}, disk_moves=True)
     is_done = all(state == DONE for state in (*states.values(), *disks.values()))
     if as_json:
         partitions = [{"topic": each.topic, "partition": each.partition, "status": s} for each, s in states.items()]
@@ -195,20 +206,26 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Cancel the moves of a plan that are in progress. Replicas that were added are deleted, and
-    those that were to be removed stay.
+    those that were to be removed stay. Replicas on their way to the disks of the plan stay where
+    they are.
 
     Exits with 1 if a move could not be cancelled.
     """
-    plan = plan_of(plan_file.read_text())
+    plan, places = plan_of(plan_file.read_text()), disks_of(plan_file.read_text())
     with find_cluster(folder, address, timeout).admin() as admin:
         ongoing = admin.list_reassignments(plan)
         results = admin.reassign(dict.fromkeys(sorted(ongoing))) if ongoing else {}
-        cleared = None if preserve_throttles else admin.clear_throttles({each.topic for each in plan})
+        homes = homes_of_moving(admin, places)
+        stays = admin.move_to_disks(homes)
+        topics = {each.topic for each in plan}
+        cleared = None if preserve_throttles else admin.clear_throttles(topics, disk_moves=True)
     failed = {each: error for each, error in results.items() if error is not None}
+    stuck = {each: error for each, error in stays.items() if error is not None}
     cancelled = [each for each in results if each not in failed]
     if as_json:
         document = {"cancelled": _plain(cancelled), "failed": _failures(failed)}
-        print_json(document | {"throttles_cleared": cleared is not None})
+        disks = _cancelled_json(homes, stuck) if places else {}
+        print_json(document | {"throttles_cleared": cleared is not None} | disks)
     elif cancelled or failed:
         if cancelled:
             print_text(f"Successfully cancelled partition reassignments for: {named(cancelled)}")
@@ -216,8 +233,8 @@ def cancel(
     else:
         print_text("None of the specified partition reassignments are active.")
     if not as_json:
-        print_text(*_clearing(cleared))
-    if failed:
+        print_text(*_cancelling(homes, stuck), *_clearing(cleared))
+    if failed or stuck:
         raise typer.Exit(1)
 
 
@@ -273,7 +290,7 @@ _REPLICA = ("topic", "partition", "broker", "log_dir", "status")
 
 
 def _disks_json(
-    moving: Sequence[tuple[str, int, int]], stuck: Mapping[tuple[str, int, int], RaylogError | None], places: Places
+    moving: Sequence[Replica], stuck: Mapping[Replica, RaylogError | None], places: Places
 ) -> dict[str, Any]:
     """What ``execute`` has begun to move between disks, and what not; nothing if the plan names
     none.
@@ -284,6 +301,25 @@ def _disks_json(
     begun = [dict(zip(named_by, each, strict=True)) | {"log_dir": places[each]} for each in moving]
     refused = [dict(zip(named_by, each, strict=True)) | {"error": str(error)} for each, error in stuck.items()]
     return {"disk_moves_started": begun, "disk_moves_failed": refused}
+
+
+def _cancelled_json(homes: Places, stuck: Mapping[Replica, RaylogError]) -> dict[str, Any]:
+    """The replicas that stay on these disks, and those whose move goes on."""
+    stays = [dict(zip(_REPLICA, (*each, path), strict=False)) for each, path in homes.items() if each not in stuck]
+    refused = [dict(zip(_REPLICA, each, strict=False)) | {"error": str(error)} for each, error in stuck.items()]
+    return {"disk_moves_cancelled": stays, "disk_moves_failed": refused}
+
+
+def _cancelling(homes: Places, stuck: Mapping[Replica, RaylogError]) -> list[str]:
+    """Kafka's words: it cancels a move by another one, back to where the replica is."""
+    if not homes:
+        return ["None of the specified partition moves are active."]
+    return [
+        f"Successfully started moving log directory to {path} for replica {replica_named(each)}"
+        if each not in stuck
+        else f"Error moving replica {replica_named(each)}: {stuck[each]}"
+        for each, path in sorted(homes.items())
+    ]
 
 
 def status_of(admin: AdminClient, plan: Plan) -> dict[TopicPartition, str]:
@@ -346,7 +382,7 @@ def disks_of(text: str) -> Places:
     }
 
 
-def disk_states(admin: AdminClient, places: Places) -> dict[tuple[str, int, int], str]:
+def disk_states(admin: AdminClient, places: Places) -> dict[Replica, str]:
     """Of each replica for which a plan names a disk: there, on its way, or neither."""
     found = admin.describe_log_dirs() if places else {}
     states = {}
@@ -359,7 +395,20 @@ def disk_states(admin: AdminClient, places: Places) -> dict[tuple[str, int, int]
     return states
 
 
-def replica_named(replica: tuple[str, int, int]) -> str:
+def homes_of_moving(admin: AdminClient, places: Places) -> Places:
+    """Of the replicas that are on their way to the disk of the plan: the disk where each is."""
+    found = admin.describe_log_dirs() if places else {}
+    homes = {}
+    for (topic, partition, broker), path in places.items():
+        key, dirs = TopicPartition(topic, partition), found.get(broker, {})
+        if path in dirs and key in dirs[path].future:
+            held = (each.path for each in dirs.values() if key in each.replicas and key not in each.future)
+            if home := next(held, None):
+                homes[topic, partition, broker] = home
+    return homes
+
+
+def replica_named(replica: Replica) -> str:
     """As Kafka names a replica."""
     topic, partition, broker = replica
     return f"{topic}-{partition} with broker {broker}"
@@ -402,13 +451,27 @@ def as_document(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
     }
 
 
-def checked_throttle(throttle: int | None) -> int | None:
+def checked_throttle(throttle: int | None, option: str = "--throttle") -> int | None:
     """The limit, None for none (Kafka's −1)."""
     if throttle is None or throttle == -1:
         return None
     if throttle < 0:
-        raise ConfigError(f"--throttle {throttle}: bytes per second are at least 0; -1 is no limit")
+        raise ConfigError(f"{option} {throttle}: bytes per second are at least 0; -1 is no limit")
     return throttle
+
+
+def _throttling(limit: int | None, disk_limit: int | None) -> list[str]:
+    """Kafka's words for the throttles that were set."""
+    if limit is None and disk_limit is None:
+        return []
+    lines = [
+        "Warning: You must run --verify periodically, until the reassignment completes, to ensure the throttle is removed."
+    ]
+    if limit is not None:
+        lines.append(f"The inter-broker throttle limit was set to {limit} B/s")
+    if disk_limit is not None:
+        lines.append(f"The replica-alter-dir throttle limit was set to {disk_limit} B/s")
+    return lines
 
 
 Cleared = tuple[list[int], list[str]] | None

@@ -477,11 +477,11 @@ class AdminClient(
             )
         )
 
-    def clear_throttles(self, topics: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Remove the replication throttles of all brokers and of these topics. Returns the brokers,
-        and which of the topics exist.
+    def clear_throttles(self, topics: Iterable[str], *, disk_moves: bool = False) -> tuple[list[int], list[str]]:
+        """Remove the replication throttles of all brokers and of these topics; ``disk_moves``: and
+        those of moves between disks. Returns the brokers, and which of the topics exist.
         """
-        return self._run(self._client.clear_throttles(topics))
+        return self._run(self._client.clear_throttles(topics, disk_moves=disk_moves))
 
     def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None

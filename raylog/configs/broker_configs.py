@@ -200,7 +200,7 @@ _TABLE = (
                  "bytes per second that the broker's throttled leaders send to replicas that are not in sync", 0,
                  read_by=ReadBy.CONTROLLER),
     BrokerConfig(DISK_MOVE_RATE, ConfigValueType.LONG, str(LONG_MAX),
-                 "bytes per second that replicas on their way from one disk of the broker to another copy", 1,
+                 "bytes per second that replicas on their way from one disk of the broker to another copy", 0,
                  read_by=ReadBy.CONTROLLER),
     BrokerConfig(SASL_FAILURE_DELAY, ConfigValueType.INT, "100",
                  "how long after its last message a client is told that it has not authenticated", 0, INT_MAX,

@@ -1,6 +1,9 @@
 """The APIs about the disks of this broker.
 
-DescribeLogDirs asks every process of the broker, and merges the answers by folder.
+DescribeLogDirs asks every process of the broker, and merges the answers by folder. A replica that
+has begun to move is shown as a future one from then on, before any process has opened its copy:
+Kafka's tool takes a replica that is shown nowhere else for one whose move was cancelled, and ends
+its throttle.
 AlterReplicaLogDirs names disks and the replicas that shall be there; the controller begins the
 moves. A client asks the broker whose replicas shall move.
 """
@@ -19,6 +22,8 @@ from raylog.kafka.table import ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS
 from raylog.listener.controller_link import ControllerLink
 from raylog.listener.owners import Owners
 from raylog.listener.routes import Routes
+from raylog.metadata.actors import disk_moves
+from raylog.metadata.actors.disk_requests import DiskMove
 from raylog.server.apis.entities import CODES, NO_DELAY, build, module_of, response_class
 from raylog.wire import private
 from raylog.wire.request import Request
@@ -46,11 +51,45 @@ def handler(routes: Routes, owners: Owners) -> Callable[[Request], Any]:
             for result in reply.results:
                 known = found.get(result.log_dir)
                 found[result.log_dir] = result if known is None else _merged(known, result)
+        for move in disk_moves.under_way(routes.image):
+            if move.broker_id == routes.broker_id and _is_asked(request, move):
+                _add_begun(found, move, request.version)
         results = tuple(result for _, result in sorted(found.items()))
         cls = response_class(DESCRIBE_LOG_DIRS, request.version)
         return build(cls, throttle_time=NO_DELAY, error_code=ErrorCode.none, results=results)
 
     return handle
+
+
+def _is_asked(request: Request, move: DiskMove) -> bool:
+    asked = request.body.topics
+    return asked is None or any(each.topic == move.topic and move.partition in each.partitions for each in asked)
+
+
+def _add_begun(found: dict[str, Any], move: DiskMove, version: int) -> None:
+    """A copy that no process has opened yet is on its way, too: nothing of it is there."""
+    module = module_of(response_class(DESCRIBE_LOG_DIRS, version))
+    part = module.DescribeLogDirsPartition(
+        partition_index=move.partition, partition_size=0, offset_lag=-1, is_future_key=True
+    )
+    topic = module.DescribeLogDirsTopic(name=move.topic, partitions=(part,))
+    known = found.get(move.path)
+    if known is None:
+        found[move.path] = build(
+            module.DescribeLogDirsResult,
+            error_code=ErrorCode.none,
+            log_dir=move.path,
+            topics=(topic,),
+            total_bytes=-1,
+            usable_bytes=-1,
+            is_cordoned=False,
+        )
+    elif not any(
+        each.name == move.topic and any(held.partition_index == move.partition for held in each.partitions)
+        for each in known.topics
+    ):
+        one = dataclasses.replace(known, topics=(topic,))
+        found[move.path] = _merged(known, one)
 
 
 def alterer(routes: Routes, link: ControllerLink) -> Callable[[Request], Any]:

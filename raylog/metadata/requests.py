@@ -17,7 +17,7 @@ import uuid
 from dataclasses import dataclass
 from enum import Enum
 
-from raylog.metadata.actors.disk_requests import MoveToDisks, MovingToDisks
+from raylog.metadata.actors.disk_requests import DiskMove, MoveToDisks, MovingToDisks
 from raylog.metadata.actors.opened_logs import OpenedLogs
 from raylog.metadata.configuration.acl_requests import (
     AclsCreated,
@@ -320,6 +320,7 @@ class ClusterStatusReport:
     actors: tuple[ActorStatus, ...]
     logs: OpenedLogs
     failed_disks: tuple[tuple[uuid.UUID, str], ...] = ()  # directory id, reason
+    disk_moves: tuple[DiskMove, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from kio.schema.errors import ErrorCode
 
 from raylog.control.session import Heartbeat
+from raylog.metadata.actors import disk_moves
 from raylog.metadata.actors.opened_logs import NamedLogs, OpenedLogs
 from raylog.metadata.configuration import effective_configs
 from raylog.metadata.image import MetadataImage, Topic
@@ -169,6 +170,7 @@ def cluster_status(
             for directory_id in [actor.directory_id if actor is not None else image.directory_of(node)]
         ),
         logs=logs,
+        disk_moves=disk_moves.under_way(image),
     )
 
 

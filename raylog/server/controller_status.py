@@ -13,6 +13,7 @@ from typing import Any
 
 from raylog.disks.disk import encode_id
 from raylog.metadata import requests
+from raylog.metadata.actors.disk_requests import DiskMove
 from raylog.metadata.actors.opened_logs import NamedLogs, OpenedLogs
 from raylog.metadata.image import MetadataImage
 from raylog.raft.quorum import Quorum
@@ -46,6 +47,7 @@ def cluster_status(
         "leaderless": [f"{topic}-{partition}" for topic, partition in report.leaderless],
         "unclean_elections": report.unclean_elections,
         "removals_pending": report.removals_pending,
+        "disk_moves": [_disk_move(each) for each in report.disk_moves],
         "logs": _logs(report.logs),
     }
 
@@ -84,6 +86,16 @@ def _actor(actor: requests.ActorStatus) -> dict[str, Any]:
         "failures": _named(actor.failures),
         "damaged": _named(actor.damaged),
         "mended": _named(actor.mended),
+    }
+
+
+def _disk_move(move: DiskMove) -> dict[str, Any]:
+    return {
+        "topic": move.topic,
+        "partition": move.partition,
+        "broker": move.broker_id,
+        "node_id": move.node_id,
+        "log_dir": move.path,
     }
 
 

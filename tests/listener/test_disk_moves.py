@@ -132,6 +132,102 @@ def test_a_plan_of_raylog_reassign_names_disks(running, admin, tmp_path, monkeyp
     assert code == 1 and "no disk '/nowhere'" in document["disk_moves_failed"][0]["error"]
 
 
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+
+@pytest.fixture
+def planned(running, admin, tmp_path, monkeypatch):
+    """``planned(topic)``: that topic has several batches on brokers 0 and 1; a plan that moves broker 0's replica,
+    run by ``raylog reassign``, and the disks where it is and shall be.
+    """
+    monkeypatch.setattr(reassign, "find_cluster", lambda *_: Cluster(running.address))
+
+    def new(topic):
+        admin.create_topics([NewTopic(topic, replica_assignment={0: (0, 1)})])
+        for start in range(0, 3 * RECORDS, RECORDS):
+            write(running, topic, start)
+        eventually(lambda: len(places(admin, 0, topic)) == 1, "the replica's folder")
+        (old,) = places(admin, 0, topic)
+        path = next(path for path in disks(running, 0) if path != old)
+        each = {"topic": topic, "partition": 0, "replicas": [0, 1], "log_dirs": [path, "any"]}
+        plan = tmp_path / f"{topic}.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [each]}))
+
+        def run(command, *arguments):
+            result = CliRunner().invoke(reassign.app, [command, "--reassignment-json-file", str(plan), *arguments])
+            return result.exit_code, result.stdout
+
+        return run, old, path
+
+    return new
+
+
+def rates(admin):
+    """The throttles of moves between the disks of brokers 0 and 1, None where there is none."""
+    found = [admin.describe_configs(broker=broker)[RATE] for broker in (0, 1)]
+    return [None if each.is_default else each.value for each in found]
+
+
+def test_the_throttle_of_a_plan_holds_its_moves_back_and_goes_when_they_are_complete(running, admin, planned):
+    run, old, new = planned("held")
+    code, text = run("execute", "--replica-alter-log-dirs-throttle", "1")
+    assert code == 0 and "The replica-alter-dir throttle limit was set to 1 B/s" in text
+    assert "Warning: You must run --verify periodically" in text
+    assert rates(admin) == ["1", None], "no replica of broker 1 moves"
+    code, text = run("verify")
+    assert code == 1 and "Reassignment of replica held-0-0 is still in progress." in text
+    assert "Clearing" not in text and rates(admin) == ["1", None]
+    assert places(admin, 0, "held") == {old: False, new: True}
+    assert run("execute", "--additional", "--replica-alter-log-dirs-throttle", "100000000")[0] == 0
+    eventually(lambda: run("verify", "--preserve-throttles")[0] == 0, "the replica on its other disk")
+    assert rates(admin) == ["100000000", None]
+    code, text = run("verify")
+    assert code == 0 and "Clearing broker-level throttles on brokers 0,1" in text
+    assert rates(admin) == [None, None] and places(admin, 0, "held") == {new: False}
+
+
+def test_a_plan_that_is_cancelled_leaves_replicas_on_their_disks_without_a_throttle(running, admin, planned):
+    run, old, _ = planned("cancelled")
+    assert run("execute", "--replica-alter-log-dirs-throttle", "1")[0] == 0
+    code, text = run("cancel", "--json")
+    replica = {"topic": "cancelled", "partition": 0, "broker": 0, "log_dir": old}
+    assert code == 0 and json.loads(text)["disk_moves_cancelled"] == [replica]
+    assert json.loads(text)["disk_moves_failed"] == [] and rates(admin) == [None, None]
+    eventually(lambda: places(admin, 0, "cancelled") == {old: False}, "the copy gone")
+    code, text = run("cancel")
+    assert code == 0 and "None of the specified partition moves are active." in text
+
+
+def test_a_throttle_of_disks_below_nothing_is_refused(planned):
+    run, _, _ = planned("negative")
+    code, _ = run("execute", "--replica-alter-log-dirs-throttle", "-5")
+    assert code != 0
+
+
+def test_a_move_is_shown_before_any_process_has_opened_the_copy(running, admin):
+    def no_server(spec):
+        raise RuntimeError("this machine has no room")
+
+    admin.create_topics([NewTopic("begun", replica_assignment={0: (0,)}, configs={"replicas.per.actor": "1"})])
+    write(running, "begun", 0)
+    eventually(lambda: len(places(admin, 0, "begun")) == 1, "the replica's folder")
+    (old,) = places(admin, 0, "begun")
+    new = next(path for path in disks(running, 0) if path != old)
+    size = admin.replica_sizes()[TopicPartition("begun", 0)][0]
+    built = running.launcher.build["replica"]
+    running.launcher.build["replica"] = no_server
+    try:
+        assert move(running, 0, new, "begun", 0) == [ErrorCode.none]
+        assert places(admin, 0, "begun") == {old: False, new: True}
+        assert admin.replica_sizes()[TopicPartition("begun", 0)] == {0: size}, "the copy's size is not the replica's"
+        with raylog.connect(bootstrap_servers=running.bootstrap_servers()) as cluster, cluster.admin() as outsider:
+            eventually(lambda: places(outsider, 0, "begun") == {old: False, new: True}, "the move at the listener")
+    finally:
+        running.launcher.build["replica"] = built
+    assert move(running, 0, old, "begun", 0) == [ErrorCode.none]
+    assert places(admin, 0, "begun") == {old: False}
+
+
 def test_an_admin_client_outside_moves_replicas_too(running, admin):
     admin.create_topics([NewTopic("outside", replica_assignment={0: (1, 0)})])
     eventually(lambda: len(places(admin, 0, "outside")) == 1, "the replica's folder")

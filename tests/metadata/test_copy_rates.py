@@ -152,3 +152,16 @@ def test_the_rate_of_moves_between_disks_is_divided_among_the_processes_that_cop
     assert [told(copy) for copy in copies] == [CopyRates(as_follower=500)] * 2
     assert world.ask(MoveToDisks(0, (DiskTarget("t", 1, homes[ids[1]]),))).outcomes == ((0, None),)
     assert told(copies[0]) == CopyRates(as_follower=1_000), "the other one has been cancelled"
+
+
+def test_a_rate_of_nothing_holds_moves_between_disks_as_in_kafka(new_world):
+    world = new_world(1)
+    assert world.ask(RegisterDisk("a-test-cluster", 0, uuid.UUID(int=0xF000), "/second")).error == 0
+    id = TopicIdPartition(world.create("t", (0,)), 0)
+    change = (ConfigChange(DISK_MOVE_RATE, ConfigOperation.SET, "0"),)
+    assert world.ask(AlterConfigs((ResourceChanges(ResourceType.BROKER, "0", change),))).resources[0].error == 0
+    home = world.image.disks[world.state(id).slot(0).directory_id].path
+    other = next(path for path in ("/second", "/disks/0") if path != home)
+    assert world.ask(MoveToDisks(0, (DiskTarget("t", 0, other),))).outcomes == ((0, None),)
+    world.run_later()
+    assert told(world.processes[world.state(id).future(0).node_id]) == CopyRates(as_follower=0)

@@ -435,13 +435,13 @@ class AsyncAdminClient(
         for broker in sorted(set(wanted.brokers) & set(await self._registered_brokers())):
             await self.alter_configs(broker=broker, set=dict.fromkeys(reassignment_throttles.RATES, rate))
 
-    async def clear_throttles(self, topics: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Remove the replication throttles of all brokers and of these topics. Returns the brokers,
-        and which of the topics exist.
+    async def clear_throttles(self, topics: Iterable[str], *, disk_moves: bool = False) -> tuple[list[int], list[str]]:
+        """Remove the replication throttles of all brokers and of these topics; ``disk_moves``: and
+        those of moves between disks. Returns the brokers, and which of the topics exist.
         """
-        brokers = await self._registered_brokers()
+        brokers, rates = await self._registered_brokers(), reassignment_throttles.RATES
         for broker in brokers:
-            await self.alter_configs(broker=broker, delete=reassignment_throttles.RATES)
+            await self.alter_configs(broker=broker, delete=reassignment_throttles.BROKER_RATES if disk_moves else rates)
         found = sorted(set(topics) & set(await self.list_topics(internal=True)))
         for name in found:
             await self.alter_configs(name, delete=reassignment_throttles.LISTS)

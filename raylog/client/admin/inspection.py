@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from raylog.client.admin.config_entries import ConfigEntry, entry_of
 from raylog.client.config import AdminConfig
 from raylog.client.links import requests
+from raylog.configs.replication_quotas import DISK_MOVE_RATE
 from raylog.disks.disk import encode_id
 from raylog.errors import RaylogError, error_for, kafka_error
 from raylog.types import BROKER_SLOT, Endpoint, TopicPartition, broker_of, node_id
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _COLLECT_S = 2.0
 _READ_LOGS_S = 10.0
+BROKERS = 4  # the type of resource that a broker is
 LOGGERS = 8  # the type of resource that a broker's loggers are
 _SERIES_MAX = 100_000  # of a gauge; a process has one or two for each of its replicas
 
@@ -132,17 +134,23 @@ class AsyncInspectionCalls:
         sizes: dict[TopicPartition, dict[int, int]] = {}
         for broker, dirs in (await self.describe_log_dirs()).items():
             for log_dir in dirs.values():
-                for key, size in log_dir.replicas.items():
-                    sizes.setdefault(key, {})[broker] = size
+                for key in log_dir.replicas.keys() - log_dir.future:
+                    sizes.setdefault(key, {})[broker] = log_dir.replicas[key]
         return sizes
 
     async def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
         """By broker and path: the disks that hold replicas, and the size of each replica. Processes
         that do not answer are left out. From outside also disks without replicas.
+
+        A replica that has begun to move to another disk is shown there, too (``LogDir.future``).
         """
         link = self._opened()
         views = await link.metadata.refresh(None, timeout_ms=self._config.default_api_timeout_ms)
         holders = {node for view in views for part in view.partitions for node in part.replicas}
+        moves: list[dict[str, Any]] = []
+        if not link.connections.are_outside:
+            moves = (await self._ask(private.ClusterStatusRequest())).status.get("disk_moves", [])
+            holders.update(move["node_id"] for move in moves)
         nodes = sorted(holders | set(link.metadata.nodes) if link.connections.are_outside else holders)
 
         async def ask(node: int) -> Any:
@@ -158,20 +166,35 @@ class AsyncInspectionCalls:
                 return None
 
         replies = zip(nodes, await asyncio.gather(*map(ask, nodes)), strict=True)
-        return log_dirs_of((broker_of(node), reply) for node, reply in replies if reply is not None)
+        found = log_dirs_of((broker_of(node), reply) for node, reply in replies if reply is not None)
+        for move in moves:  # its process may not have opened it yet
+            path, key = move["log_dir"], TopicPartition(move["topic"], move["partition"])
+            log_dir = found.setdefault(move["broker"], {}).setdefault(path, LogDir(path, -1, -1, {}))
+            if key not in log_dir.replicas:
+                log_dir.replicas[key], log_dir.offset_lags[key] = 0, -1
+                log_dir.future.add(key)
+        return found
 
     async def move_to_disks(
-        self, places: Mapping[tuple[str, int, int], str]
+        self, places: Mapping[tuple[str, int, int], str], *, throttle_bytes: int | None = None
     ) -> dict[tuple[str, int, int], RaylogError | None]:
         """Have brokers' replicas, each a topic, a partition and a broker, at these paths of disks.
 
         For each None if its move is under way, or it is there; else why not. A replica is copied
         while it serves, ``describe_log_dirs`` shows how far it is. The disk where it is cancels its
         move.
+
+        ``throttle_bytes`` limits how many bytes per second each of these brokers copies for this
+        and every other move between its disks. ``clear_throttles`` removes the limit.
         """
         by_broker: dict[int, list[tuple[str, int, str]]] = {}
         for (topic, partition, broker), path in places.items():
             by_broker.setdefault(broker, []).append((topic, partition, path))
+        for broker in sorted(by_broker) if throttle_bytes is not None else ():
+            changes: list[tuple[str, int, str | None]] = [(DISK_MOVE_RATE, 0, str(throttle_bytes))]
+            order = requests.incremental_alter_configs(BROKERS, str(broker), changes, validate_only=False)
+            for each in (await self._ask(order)).responses:
+                _raise(each.error_code, each.error_message)
         outcomes: dict[tuple[str, int, int], RaylogError | None] = {}
         for broker, wanted in sorted(by_broker.items()):
             for (topic, partition, _), (error, message) in zip(
@@ -298,10 +321,10 @@ class InspectionCalls:
         return self._run(self._client.describe_log_dirs())
 
     def move_to_disks(
-        self, places: Mapping[tuple[str, int, int], str]
+        self, places: Mapping[tuple[str, int, int], str], *, throttle_bytes: int | None = None
     ) -> dict[tuple[str, int, int], RaylogError | None]:
         """Have brokers' replicas, each a topic, a partition and a broker, at these paths of disks."""
-        return self._run(self._client.move_to_disks(places))
+        return self._run(self._client.move_to_disks(places, throttle_bytes=throttle_bytes))
 
     def collect_metrics(self, processes: Mapping[int, Endpoint]) -> dict[int, Samples]:
         """What the metrics of server processes are now, by node id."""

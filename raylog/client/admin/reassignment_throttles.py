@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raylog.configs.replication_quotas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS, joined
+from raylog.configs.replication_quotas import DISK_MOVE_RATE, FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS, joined
 from raylog.types import TopicPartition
 
 RATES = (LEADER_RATE, FOLLOWER_RATE)
+BROKER_RATES = (*RATES, DISK_MOVE_RATE)
 LISTS = (LEADERS, FOLLOWERS)
 
 

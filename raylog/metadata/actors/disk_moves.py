@@ -32,6 +32,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from raylog.metadata.actors.disk_requests import DiskMove
+from raylog.metadata.image import MetadataImage
 from raylog.metadata.partitions.elections import admitted
 from raylog.metadata.records import PartitionState, ReplicaSlot
 from raylog.types import NO_LEADER, broker_of_future, future_id, is_future
@@ -93,6 +95,16 @@ def arrived(state: PartitionState, broker_id: int, incarnation: int) -> Partitio
         partition_epoch=state.partition_epoch + 1,
     )
     return admitted(after, {broker_id: incarnation})
+
+
+def under_way(image: MetadataImage) -> tuple[DiskMove, ...]:
+    """The moves that have begun and are not complete, by topic name and partition."""
+    return tuple(
+        DiskMove(name, partition, slot.broker_id, slot.node_id, image.disks[slot.directory_id].path)
+        for name, topic_id in sorted(image.topic_ids.items())
+        for partition, state in sorted(image.topics[topic_id].partitions.items())
+        for slot in state.futures
+    )
 
 
 def apart(members: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:

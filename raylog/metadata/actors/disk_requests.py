@@ -33,3 +33,16 @@ class MovingToDisks:
     """
 
     outcomes: tuple[tuple[int, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskMove:
+    """A replica on its way to another disk of its broker. ``node_id`` is of the actor that copies
+    it, or will when it has started.
+    """
+
+    topic: str
+    partition: int
+    broker_id: int
+    node_id: int
+    path: str
