@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -308,9 +308,8 @@ def validate_topic_name(name: str) -> None:
         raise InvalidTopicName(f"{name!r}: a topic name is made of ASCII letters, digits, '.', '_' and '-'")
 
 
-def colliding_name(name: str, names: Iterator[str] | Mapping[str, object]) -> str | None:
-    """A name among ``names`` that differs only in '.' against '_' (they would share a metric), the
-    name itself excepted.
+def folded_name(name: str) -> str:
+    """Two topics cannot have names that are folded to the same: they differ only in '.' against '_',
+    and would share a metric.
     """
-    folded = name.replace(".", "_")
-    return next((each for each in names if each != name and each.replace(".", "_") == folded), None)
+    return name.replace(".", "_")

@@ -78,7 +78,8 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopics:
-    """→ TopicsCreated. Each topic succeeds or fails by itself. ``validate_only`` decides and
+    """→ TopicsCreated. Each topic succeeds or fails by itself, but that all are refused where they
+    have more partitions than one request makes (POLICY_VIOLATION). ``validate_only`` decides and
     changes nothing.
 
     The reply waits up to ``timeout_ms`` until all partitions have leaders (``creation_waits``).
@@ -142,7 +143,7 @@ class PartitionGrowth:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitions:
-    """→ PartitionsCreated. ``timeout_ms`` as in CreateTopics."""
+    """→ PartitionsCreated. ``timeout_ms`` and POLICY_VIOLATION as in CreateTopics."""
 
     topics: tuple[PartitionGrowth, ...]
     validate_only: bool = False

@@ -107,5 +107,5 @@ def test_an_illegal_topic_name_is_refused(name):
 
 
 def test_names_that_differ_only_in_dots_and_underscores_collide():
-    assert topic_configs.colliding_name("a.b", ["a_b"]) == "a_b"
-    assert topic_configs.colliding_name("a.b", ["a.b", "ab"]) is None
+    assert topic_configs.folded_name("a.b") == topic_configs.folded_name("a_b")
+    assert len({topic_configs.folded_name(each) for each in ("a.b", "ab", "A.b", "a-b")}) == 4

@@ -7,6 +7,8 @@ import uuid
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.configs import topic_configs
+from raylog.metadata.actors import node_slots
 from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
@@ -16,6 +18,7 @@ from raylog.metadata.configuration.config_requests import (
     ResourceChanges,
     ResourceType,
 )
+from raylog.metadata.partitions import topic_decisions
 from raylog.metadata.requests import (
     CreatePartitions,
     CreateTopics,
@@ -58,7 +61,6 @@ def test_defaults_are_the_clusters(new_world):
         (RequestedTopic("a.b", 1, 1), ErrorCode.invalid_topic_exception),
         (RequestedTopic("t", 0, 1), ErrorCode.invalid_partitions),
         (RequestedTopic("t", -2, 1), ErrorCode.invalid_partitions),
-        (RequestedTopic("t", 100_001, 1), ErrorCode.invalid_partitions),
         (RequestedTopic("t", 1, 0), ErrorCode.invalid_replication_factor),
         (RequestedTopic("t", 1, 4), ErrorCode.invalid_replication_factor),
         (RequestedTopic("t", 1, 1, configs=(("retention.mss", "1"),)), ErrorCode.invalid_config),
@@ -153,22 +155,97 @@ def test_partitions_only_grow(world):
     assert all(len(state.replicas) == 2 for state in world.image.topic_named("t").partitions.values())
 
 
-def test_one_request_makes_no_more_partitions_than_one_topic_may_have(world):
-    create(world, RequestedTopic("t", 1, 1), RequestedTopic("u", 1, 1))
-    first, second, third = create(
-        world,
-        *(RequestedTopic(name, count, 1) for name, count in (("a", 60_000), ("b", 60_000), ("c", 2))),
-        validate_only=True,
-    )
-    assert (first.error, second.error, third.error) == (0, ErrorCode.invalid_partitions, 0)
-    growths = (PartitionGrowth("t", 60_001), PartitionGrowth("u", 60_001))
-    grown, refused = world.ask(CreatePartitions(growths, validate_only=True)).topics
-    assert (grown.error, refused.error) == (0, ErrorCode.invalid_partitions)
+def errors(outcomes):
+    return [each.error for each in outcomes]
 
 
-def test_a_topic_for_whose_actors_a_broker_has_no_slots_is_refused(world):
-    """It is found out soon, too: the search for an actor with room does not look at those that have none."""
-    wide = RequestedTopic("wide", 100_000, 3, configs=(("replicas.per.actor", "1"),))
+@pytest.mark.parametrize(
+    ("topics", "is_refused"),
+    [
+        ((RequestedTopic("a", 10_000, 1),), False),
+        ((RequestedTopic("a", 10_001, 1),), True),
+        ((RequestedTopic("a", 2_000_000_000, 3),), True),
+        ((RequestedTopic("a", 4_996, 1), RequestedTopic("b", 5_000, 1), RequestedTopic("c", -1, 1)), False),
+        ((RequestedTopic("a", 4_997, 1), RequestedTopic("b", 5_000, 1), RequestedTopic("c", -1, 1)), True),
+        ((RequestedTopic("a", 9_950, 1), RequestedTopic("__consumer_offsets")), False),
+        ((RequestedTopic("a", 9_951, 1), RequestedTopic("__consumer_offsets")), True),
+        ((RequestedTopic("a", 9_999, 1), RequestedTopic("b", assignment=((0, (0,)),))), False),
+        ((RequestedTopic("a", 9_999, 1), RequestedTopic("b", assignment=((0, (0,)), (1, (1,))))), True),
+    ],
+)
+def test_a_creation_of_more_partitions_than_one_request_makes_is_refused_as_a_whole(new_world, topics, is_refused):
+    world = new_world(num_partitions=4)
+    expected = ErrorCode.policy_violation if is_refused else 0
+    assert errors(create(world, *topics, validate_only=True)) == [expected] * len(topics)
+
+
+def test_a_number_of_partitions_that_is_refused_does_not_count_against_the_other_topics(world):
+    none, good = create(world, RequestedTopic("a", -20_000, 1), RequestedTopic("b", 10_000, 1), validate_only=True)
+    assert (none.error, good.error) == (ErrorCode.invalid_partitions, 0)
+    none, much = create(world, RequestedTopic("a", -20_000, 1), RequestedTopic("b", 10_001, 1), validate_only=True)
+    assert none.error == much.error == ErrorCode.policy_violation
+
+
+def test_a_growth_by_more_partitions_than_one_request_makes_is_refused_as_a_whole(world):
+    create(world, RequestedTopic("t", 3, 1), RequestedTopic("u", 2, 1))
+
+    def grown(*counts):
+        growths = tuple(PartitionGrowth(name, count) for name, count in zip("tuv", counts, strict=True))
+        return errors(world.ask(CreatePartitions(growths, validate_only=True)).topics)
+
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert grown(5_003, 5_002, 100_000) == [0, 0, unknown]
+    assert grown(5_003, 5_003, 100_000) == [ErrorCode.policy_violation] * 3
+    assert grown(-20_000, 10_003, 1) == [ErrorCode.policy_violation] * 3, "a refused number takes nothing away"
+    assert len(world.image.topic_named("t").partitions) == 3
+
+
+def test_a_topic_grows_to_100_000_partitions_by_several_requests(world, monkeypatch):
+    monkeypatch.setattr(topic_decisions, "REQUEST_PARTITIONS_MAX", 4)
+    monkeypatch.setattr(topic_configs, "PARTITIONS_MAX", 10)
+    create(world, RequestedTopic("t", 4, 3))
+    told = [world.ask(CreatePartitions((PartitionGrowth("t", count),))).topics[0].error for count in (9, 8, 11, 10)]
+    assert told == [ErrorCode.policy_violation, 0, ErrorCode.invalid_partitions, 0]
+    assert len(world.image.topic_named("t").partitions) == 10
+
+
+class CountedName(str):
+    """Counts how often names are compared."""
+
+    __hash__ = str.__hash__
+    compared = 0
+
+    def __eq__(self, other):
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda names: CreateTopics(tuple(RequestedTopic(name, 1, 1) for name in names), validate_only=True),
+        lambda names: CreateTopics(tuple(RequestedTopic(name, 0, 1) for name in names)),
+        lambda names: CreatePartitions(tuple(PartitionGrowth(name, 2) for name in names)),
+        lambda names: DeleteTopics(names),
+    ],
+    ids=["create", "refuse", "grow", "delete"],
+)
+def test_a_request_of_many_topics_takes_each_name_a_few_times(world, ask):
+    create(world, *(RequestedTopic(f"a.{number}", 1, 1) for number in range(3)))
+    CountedName.compared = 0
+    outcomes = world.ask(ask(tuple(CountedName(f"t.{number}") for number in range(400)))).topics
+    assert len(outcomes) == 400 and CountedName.compared <= 400 * 10
+
+
+def test_topics_of_one_request_collide_with_each_other_too(world):
+    assert errors(create(world, *(RequestedTopic(name, 1, 1) for name in ("a.b", "a_b", "a-b")))) == [
+        0, ErrorCode.invalid_topic_exception, 0,
+    ]  # fmt: skip
+
+
+def test_a_topic_for_whose_actors_a_broker_has_no_slots_is_refused(world, monkeypatch):
+    monkeypatch.setattr(node_slots, "SLOTS_PER_BROKER", 50)
+    wide = RequestedTopic("wide", 100, 3, configs=(("replicas.per.actor", "1"),))
     refused, good = create(world, wide, RequestedTopic("good", 1, 1), validate_only=True)
     assert (refused.error, good.error) == (ErrorCode.invalid_partitions, 0)
 

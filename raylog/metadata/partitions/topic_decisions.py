@@ -10,7 +10,8 @@ replicas have opened (``elections``).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -48,6 +49,7 @@ from raylog.refusals import (
     InvalidReplicationFactor,
     InvalidRequest,
     InvalidTopicName,
+    PolicyViolation,
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownTopic,
@@ -56,6 +58,10 @@ from raylog.refusals import (
 from raylog.types import INTERNAL_TOPICS as INTERNAL_TOPICS
 from raylog.types import METADATA_TOPIC
 
+REQUEST_PARTITIONS_MAX = 10_000
+"""That one request makes (Kafka's MAX_PARTITIONS_PER_BATCH): they are one decision, for whose time the controller does nothing
+else. A larger topic grows by further requests.
+"""
 INTERNAL_PARTITIONS = 50
 INTERNAL_REPLICATION_FACTOR_MAX = 3
 INTERNAL_CONFIGS = {
@@ -128,35 +134,49 @@ class TopicDecisions:
                     self._count(slot.directory_id)
         self._topics_before = len(image.topics)
         self._partitions_before = sum(len(topic.partitions) for topic in image.topics.values())
-        self._partitions_asked = 0  # by the topics of this request before
+        self._described: dict[tuple[tuple[str, str], ...], tuple[tuple[str, str, int], ...]] = {}
 
     # -------------------------------------------------------------- create
 
     def create(self, request: CreateTopics) -> tuple[list[Record], TopicsCreated]:
         records: list[Record] = []
         results = []
-        names = dict.fromkeys(self._image.topic_ids, True)
-        requested = [topic.name for topic in request.topics]
+        try:
+            _check_total(map(self._requested, request.topics))
+        except PolicyViolation as error:
+            refused = (TopicCreation(topic.name, code_of(error), str(error)) for topic in request.topics)
+            return [], TopicsCreated(tuple(refused))
+        names = {topic_configs.folded_name(name): name for name in self._image.topic_ids}
+        requested = Counter(topic.name for topic in request.topics)
         for topic in request.topics:
             try:
-                if requested.count(topic.name) > 1:
+                if requested[topic.name] > 1:
                     raise InvalidRequest(f"topic {topic.name!r} is named twice in one request")
                 created, result = self._create(topic, names)
             except RaylogError as error:
                 results.append(TopicCreation(topic.name, code_of(error), str(error)))
                 continue
-            names[topic.name] = True
+            names[topic_configs.folded_name(topic.name)] = topic.name
             records += created
             results.append(result)
         return [] if request.validate_only else records, TopicsCreated(tuple(results))
 
-    def _create(self, topic: RequestedTopic, names: Mapping[str, bool]) -> tuple[list[Record], TopicCreation]:
+    def _requested(self, topic: RequestedTopic) -> int:
+        """How many partitions it shall have."""
+        if topic.assignment:
+            return len(topic.assignment)
+        if topic.partitions == -1:
+            return INTERNAL_PARTITIONS if topic.name in INTERNAL_TOPICS else self._defaults.num_partitions
+        return max(0, topic.partitions)
+
+    def _create(self, topic: RequestedTopic, names: Mapping[str, str]) -> tuple[list[Record], TopicCreation]:
+        """``names``: of the topics that there are, by what is folded of them."""
         topic_configs.validate_topic_name(topic.name)
         if topic.name == METADATA_TOPIC:
             raise InvalidRequest(f"{METADATA_TOPIC} is the controllers' own log")
-        if topic.name in names:
+        if topic.name in self._image.topic_ids:
             raise TopicAlreadyExists(f"topic {topic.name!r} already exists")
-        clash = topic_configs.colliding_name(topic.name, names)
+        clash = names.get(topic_configs.folded_name(topic.name))
         if clash is not None:
             raise InvalidTopicName(f"topic {topic.name!r} differs from {clash!r} only in '.' and '_'")
         configs = {name: topic_configs.validated(name, value) for name, value in topic.configs}
@@ -169,20 +189,26 @@ class TopicDecisions:
         records: list[Record] = [TopicCreated(topic_id, topic.name)]
         records += [TopicConfigChanged(topic_id, name, value) for name, value in sorted(configs.items())]
         records += self._partitions(topic_id, topic.name, 0, places, configs)
-        self._partitions_asked += len(places)
         self._topics_before += 1
         self._partitions_before += len(places)
-        in_force = {
-            name: effective_configs.topic_synonyms(self._image, configs, name)[0]
-            for name in sorted(topic_configs.TOPIC_CONFIGS)
-        }
         return records, TopicCreation(
             topic.name,
             topic_id=topic_id,
             partitions=len(places),
             replication_factor=len(places[0]),
-            configs=tuple((name, each.value, each.source) for name, each in in_force.items()),
+            configs=self._described_configs(configs),
         )
+
+    def _described_configs(self, configs: Mapping[str, str]) -> tuple[tuple[str, str, int], ...]:
+        """What is in force for a topic with these of its own. Most topics of a request have the same."""
+        key = tuple(sorted(configs.items()))
+        if key not in self._described:
+            in_force = (
+                (name, effective_configs.topic_synonyms(self._image, configs, name)[0])
+                for name in sorted(topic_configs.TOPIC_CONFIGS)
+            )
+            self._described[key] = tuple((name, each.value, each.source) for name, each in in_force)
+        return self._described[key]
 
     def _as_internal(self, topic: RequestedTopic, configs: dict[str, str]) -> tuple[RequestedTopic, dict[str, str]]:
         """An internal topic as this cluster has them, where the request does not say otherwise."""
@@ -198,9 +224,8 @@ class TopicDecisions:
     def _planned_places(self, topic: RequestedTopic) -> Sequence[Sequence[Place]]:
         partitions = self._defaults.num_partitions if topic.partitions == -1 else topic.partitions
         factor = self._defaults.factor(self._image) if topic.replication_factor == -1 else topic.replication_factor
-        if not 1 <= partitions <= topic_configs.PARTITIONS_MAX:
+        if partitions < 1:
             raise InvalidPartitions(f"a topic has 1 to {topic_configs.PARTITIONS_MAX} partitions, not {partitions}")
-        self._check_total(partitions)
         return self._plan(
             self._brokers_for(factor, " (default.replication.factor)" * (topic.replication_factor == -1)),
             partitions=partitions,
@@ -225,8 +250,6 @@ class TopicDecisions:
         by_partition = dict(topic.assignment)
         if len(by_partition) != len(topic.assignment) or sorted(by_partition) != list(range(len(by_partition))):
             raise InvalidAssignment(f"partitions must be numbered from 0 without a gap, not {sorted(by_partition)}")
-        if len(by_partition) > topic_configs.PARTITIONS_MAX:
-            raise InvalidPartitions(f"a topic has at most {topic_configs.PARTITIONS_MAX} partitions")
         return self._named_places([brokers for _, brokers in sorted(by_partition.items())], len(by_partition[0]))
 
     def _named_places(self, assignment: Sequence[Sequence[int]], factor: int) -> list[list[Place]]:
@@ -273,11 +296,6 @@ class TopicDecisions:
                 self._count(disk)
         return [*self._slots.take_planned(), *records]
 
-    def _check_total(self, partitions: int) -> None:
-        """So many more are refused before any is planned: the controller does nothing else meanwhile."""
-        if self._partitions_asked + partitions > topic_configs.PARTITIONS_MAX:
-            raise InvalidPartitions(f"one request makes at most {topic_configs.PARTITIONS_MAX} partitions")
-
     def _count(self, disk: uuid.UUID) -> None:
         self._replicas_on_disk[disk] = self._replicas_on_disk.get(disk, 0) + 1
 
@@ -286,10 +304,15 @@ class TopicDecisions:
     def grow(self, request: CreatePartitions) -> tuple[list[Record], PartitionsCreated]:
         records: list[Record] = []
         results = []
-        requested = [growth.name for growth in request.topics]
+        try:
+            _check_total(map(self._added, request.topics))
+        except PolicyViolation as error:
+            refused = (TopicOutcome(growth.name, code_of(error), str(error)) for growth in request.topics)
+            return [], PartitionsCreated(tuple(refused))
+        requested = Counter(growth.name for growth in request.topics)
         for growth in request.topics:
             try:
-                if requested.count(growth.name) > 1:
+                if requested[growth.name] > 1:
                     raise InvalidRequest(f"topic {growth.name!r} is named twice in one request")
                 records += self._grow(growth)
             except RaylogError as error:
@@ -297,6 +320,10 @@ class TopicDecisions:
                 continue
             results.append(TopicOutcome(growth.name))
         return [] if request.validate_only else records, PartitionsCreated(tuple(results))
+
+    def _added(self, growth: PartitionGrowth) -> int:
+        topic = self._image.topic_named(growth.name)
+        return 0 if topic is None else max(0, growth.count - len(topic.partitions))
 
     def _grow(self, growth: PartitionGrowth) -> list[Record]:
         topic = self._image.topic_named(growth.name)
@@ -315,7 +342,6 @@ class TopicDecisions:
                 f"{topic_configs.PARTITIONS_MAX}, not become {growth.count}"
             )
         added = growth.count - count
-        self._check_total(added)
         factor = len(reassignments.target(topic.partitions[0]))
         if growth.assignments is not None:
             if len(growth.assignments) != added:
@@ -333,9 +359,7 @@ class TopicDecisions:
                 first_partition=count,
                 replicas_on_disk=self._replicas_on_disk,
             )
-        records = self._partitions(topic.topic_id, topic.name, count, places, topic.configs)
-        self._partitions_asked += added
-        return records
+        return self._partitions(topic.topic_id, topic.name, count, places, topic.configs)
 
     def _growth_start(self, topic: Topic, brokers: Sequence[BrokerPlaces]) -> int:
         """Growth goes on where creation began: at the place of partition 0's preferred leader, as
@@ -346,6 +370,13 @@ class TopicDecisions:
         return next((index for index, each in enumerate(ids) if each >= first), 0)
 
 
+def _check_total(counts: Iterable[int]) -> None:
+    """Of the partitions that one request makes. As in Kafka, too many are refused as a whole, before anything is planned."""
+    total = sum(counts)
+    if total > REQUEST_PARTITIONS_MAX:
+        raise PolicyViolation(f"one request makes at most {REQUEST_PARTITIONS_MAX} partitions, not {total}")
+
+
 def decide_delete_topics(
     image: MetadataImage, request: DeleteTopics, *, enabled: bool
 ) -> tuple[list[Record], TopicsDeleted]:
@@ -354,14 +385,14 @@ def decide_delete_topics(
     """
     records: list[Record] = []
     results = []
-    named = [image.topic_ids.get(name) for name in request.names] + list(request.topic_ids)
+    named = Counter([image.topic_ids.get(name) for name in request.names] + list(request.topic_ids))
 
     def delete(name: str | None, topic_id: uuid.UUID | None) -> None:
         try:
             topic = _find(image, name, topic_id)
             if not enabled:
                 raise TopicDeletionDisabled("delete.topic.enable is false")
-            if named.count(topic.topic_id) > 1:
+            if named[topic.topic_id] > 1:
                 raise InvalidRequest(f"topic {topic.name!r} is named twice in one request")
         except RaylogError as error:
             results.append(TopicDeletion(name, topic_id, code_of(error), str(error)))
