@@ -3,13 +3,18 @@ session is sent again."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import fast_feed
 import pytest
-from fast_feed import DOORS, session_of
+from fast_feed import DOORS, Door, FastFeed, Lane, session_of
 from fed_frames import split
 from growth import Sample, growing
 from long_results import page
@@ -67,6 +72,23 @@ def test_a_table_that_grows_with_the_frames_is_told() -> None:
     filled = [sample(number * 100_000, table=min(number, 1) * 9_000) for number in range(10)]
     assert not growing(filled), "it has reached its bound"
     assert growing([sample(number * 100_000, table=number * 9_000) for number in range(10)])
+
+
+def test_a_session_that_is_slow_a_second_time_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fed(lane: Lane, door: Door, frames: Iterable[bytes]) -> None: ...
+
+    monkeypatch.setattr(fast_feed, "FRAME_CPU_S_MAX", -1.0)
+    monkeypatch.setattr(Lane, "feed", fed)
+    nowhere: Any = None
+    door = Door("member at controller", nowhere, nowhere, [], [], share=1)
+    findings: Counter[str] = Counter()
+    feed = FastFeed([door], 5, findings, tmp_path)
+    frame = b"\0\x25\0\3\0\0\0\0"
+    feed.slow.append((door, 7, [frame]))
+    asyncio.run(feed.run(0))
+    assert list(findings) == ["a session of 00250003 at member at controller takes more than -1 s"]
+    assert [each.name for each in feed.saved] == ["member-at-controller-seed5-7.bin"]
+    assert feed.saved[0].read_bytes() == session_of(door.name, [frame])
 
 
 @pytest.mark.slow

@@ -176,7 +176,7 @@ class FastFeed:
         self.sessions = 0
         self.saved: list[Path] = []
         self.slowest_s = 0.0
-        self.slow: list[tuple[Door, list[bytes]]] = []  # sessions that took a long time by the wall's clock
+        self.slow: list[tuple[Door, int, list[bytes]]] = []  # sessions that took a long time by the wall's clock
         self.judged: dict[tuple[int, int, bytes], frozenset[str]] = {}
         self._found = found
         self._shares = [each.share for each in doors]
@@ -188,13 +188,15 @@ class FastFeed:
         self._until = self.fed + frames
         await asyncio.gather(*(each.work() for each in self._lanes))
         slow, self.slow = self.slow, []
-        for door, sent in slow:
+        for door, number, sent in slow:
+            known = sum(self.findings.values())
             began = time.thread_time()  # which is dear to ask for each frame
             await self._lanes[0].feed(door, sent)
             if time.thread_time() - began > FRAME_CPU_S_MAX:
                 self.findings[
                     f"a session of {sent[-1][:4].hex()} at {door.name} takes more than {FRAME_CPU_S_MAX:g} s"
                 ] += 1
+                self.save(known, (door.name, number, sent))
         for each in self._lanes:
             each.close()
         await asyncio.sleep(0)
@@ -350,7 +352,7 @@ class Lane:
         if spent > self._feed.slowest_s:
             self._feed.slowest_s = spent
         if spent > FRAME_CPU_S_MAX and self.door is not None:
-            self._feed.slow.append((self.door, list(self.sent)))
+            self._feed.slow.append((self.door, self.number, list(self.sent)))
 
     # ------------------------------------------------------------------ answers
 
