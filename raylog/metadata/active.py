@@ -68,7 +68,6 @@ from raylog.metadata.events import (
     CloseSession,
     ControllerTicked,
     Dialed,
-    Notice,
     RequestAbandoned,
     RequestReceived,
     SendControllerReply,
@@ -76,6 +75,7 @@ from raylog.metadata.events import (
     SessionClosed,
     SessionFrame,
     SessionHello,
+    warning,
 )
 from raylog.metadata.image import MetadataImage, RemovalKey
 from raylog.metadata.ledger import Created, Decision, Greet, Held, Ledger, LetGo
@@ -492,7 +492,7 @@ class ActiveController:
 
     def _start_failed(self, event: ActorStartFailed, now_ms: int) -> None:
         self._starts.start_failed(event.node_id, event.reason, now_ms)
-        self._effects.append(Notice(f"server actor {event.node_id} could not be created: {event.reason}"))
+        self._effects.append(warning(f"server actor {event.node_id} could not be created: {event.reason}"))
         self._partitions.settle(self.latest.partitions_on(event.node_id), now_ms)
 
     # -------------------------------------------------------------- time
@@ -518,7 +518,7 @@ class ActiveController:
                 self._partitions.waited(name, now_ms)
         verdicts = self._liveness.judge(liveness, now_ms)
         if verdicts.paused:
-            self._effects.append(Notice("the controller was paused; it gives everybody their time again"))
+            self._effects.append(warning("the controller was paused; it gives everybody their time again"))
         self._effects += verdicts.dials
         self._departures.declare_dead(verdicts.dead, now_ms, why="it has been silent for broker.session.timeout.ms")
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 
 from raylog.control.session import FromActor, FromController, Hello
 from raylog.metadata.requests import ControllerReply, Request
@@ -209,11 +209,25 @@ class StartActor:
     replicas: tuple[TopicIdPartition, ...]
 
 
+class NoticeLevel(IntEnum):
+    """How much a notice matters, by the levels of the log and their numbers (``server.process_log``)."""
+
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """A line for the log of the server: something that an operator may want to know."""
 
     text: str
+    level: NoticeLevel = NoticeLevel.INFO
+
+
+def warning(text: str) -> Notice:
+    """What may come to something that an operator has to act on."""
+    return Notice(text, NoticeLevel.WARNING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class ControllerShell(Protocol):
 
     def send_quorum(self, to: uuid.UUID, message: Message) -> None: ...
 
-    def notice(self, text: str) -> None: ...
+    def notice(self, notice: Notice) -> None: ...
 
 
 def carry_out(shell: ControllerShell, effects: Iterable[Effect]) -> None:
@@ -77,7 +77,7 @@ def carry_out(shell: ControllerShell, effects: Iterable[Effect]) -> None:
                 shell.start_controller(effect)
             case RetireController():
                 shell.retire()
-            case Notice(text):
-                shell.notice(text)
+            case Notice():
+                shell.notice(effect)
             case _:
                 assert_never(effect)

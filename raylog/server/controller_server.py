@@ -54,6 +54,7 @@ from raylog.metadata.events import (
     DialOutcome,
     Effect,
     Event,
+    Notice,
     Persisted,
     SessionClosed,
     SessionFrame,
@@ -348,8 +349,8 @@ class ControllerServer:
     def send_quorum(self, to: uuid.UUID, message: Message) -> None:
         self._links.send(to, message)
 
-    def notice(self, text: str) -> None:
-        logger.info("%s", text)
+    def notice(self, notice: Notice) -> None:
+        logger.log(notice.level, "%s", notice.text)
 
     def dial(self, order: Dial) -> None:
         self._keep(self._loop.create_task(self._find_out(order)))

@@ -28,6 +28,7 @@ from raylog.metadata.events import (
     DialOutcome,
     Effect,
     Event,
+    Notice,
     PeerJoined,
     PeerLeft,
     Persisted,
@@ -241,8 +242,8 @@ class ControllerProcess(Process):
         delay_us = self.scheduler.skewed_us(self.simulation.controllers.store_us)
         self.later(delay_us, lambda: self._store(write), f"{self.name} stores")
 
-    def notice(self, text: str) -> None:
-        self.simulation.trace(f"{self.name} notices: {text}")
+    def notice(self, notice: Notice) -> None:
+        self.simulation.trace(f"{self.name} notices: {notice.text}")
 
     def send_quorum(self, to: uuid.UUID, message: Message) -> None:
         self.simulation.controllers.post(self, to, message)

@@ -206,6 +206,7 @@ class World:
         self.replaced: dict[int, uuid.UUID] = {}  # disks by broker, where it is not the first one
         self.replies: dict[int, object] = {}
         self.notices: list[str] = []
+        self.notice_levels: dict[str, str] = {}
         self.dials: list[Dial] = []
         self.starts: list[StartActor] = []
         self.quorum_out: list[SendQuorum] = []
@@ -301,6 +302,7 @@ class World:
                     self.quorum_out.append(effect)
                 case Notice():
                     self.notices.append(effect.text)
+                    self.notice_levels[effect.text] = effect.level.name
 
     def persist(self) -> None:
         if not self.writes:

@@ -98,8 +98,10 @@ def test_the_status_names_the_disk_and_the_reason(two_disks):
     failed = disk_of(two_disks, two_disks.ids[0], 0)
     fail(two_disks, 0, failed)
     assert two_disks.ask(ClusterStatus()).failed_disks == ((failed, "input/output error"),)
-    assert any("has failed: input/output error" in notice for notice in two_disks.notices)
+    (said,) = (notice for notice in two_disks.notices if "has failed: input/output error" in notice)
+    assert two_disks.notice_levels[said] == "ERROR"
     fail(two_disks, 0)
+    assert two_disks.notice_levels[two_disks.notices[-1]] == "INFO" and "works again" in two_disks.notices[-1]
     assert two_disks.ask(ClusterStatus()).failed_disks == ()
 
 

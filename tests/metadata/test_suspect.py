@@ -87,7 +87,8 @@ def test_the_last_known_leader_serves_again_with_a_suspect_log_counted_and_repor
     state = one.state(one.p)
     assert (state.leader, state.isr, state.unclean_elections) == (0, (0,), 1)
     assert one.ask(ClusterStatus()).unclean_elections == 1
-    assert any("UNCLEAN" in notice for notice in one.notices)
+    (said,) = (notice for notice in one.notices if "UNCLEAN" in notice)
+    assert one.notice_levels[said] == "ERROR", "records that were acknowledged may be lost"
 
 
 def test_a_missing_log_waits_for_an_unclean_election_by_hand(one):

@@ -15,7 +15,7 @@ from raylog.control.session import Exit
 from raylog.metadata.actors.actor_starts import Starts
 from raylog.metadata.actors.liveness import Liveness
 from raylog.metadata.actors.registrations import decide_register_disk, decide_unregister_broker
-from raylog.metadata.events import ActiveEffect, CloseSession, Notice, SendControllerReply, SendFrame
+from raylog.metadata.events import ActiveEffect, CloseSession, Notice, NoticeLevel, SendControllerReply, SendFrame
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.partitions.partition_decisions import PartitionDecisions
@@ -70,7 +70,7 @@ class Departures:
             self._liveness.forget(node_id)
             self._starts.died(node_id, now_ms)
             self._ledger.add(ActorDied(node_id, actor.incarnation, why))
-            self._emit(Notice(f"server actor {node_id} (pid {actor.pid}) is dead: {why}"))
+            self._emit(Notice(f"server actor {node_id} (pid {actor.pid}) is dead: {why}", NoticeLevel.WARNING))
             if self.is_idle(node_id):
                 self._ledger.add(ActorRemoved(node_id))
             ids.update(self._latest.partitions_on(node_id))

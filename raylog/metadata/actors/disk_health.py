@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable
 
 from raylog.control.session import FailedDisk
-from raylog.metadata.events import Notice
+from raylog.metadata.events import Notice, NoticeLevel
 from raylog.metadata.image import MetadataImage
 from raylog.types import TopicIdPartition
 
@@ -40,7 +40,9 @@ class DiskHealth:
     def notices(self, image: MetadataImage, changed: Iterable[uuid.UUID]) -> list[Notice]:
         """In words, what has become of these disks."""
         return [
-            Notice(f"the disk {image.disks[each].path} " + (f"has failed: {reason}" if reason else "works again"))
+            Notice(f"the disk {image.disks[each].path} has failed: {reason}", NoticeLevel.ERROR)
+            if reason
+            else Notice(f"the disk {image.disks[each].path} works again")
             for each in changed
             for reason in [self._failed.get(each)]
         ]

@@ -44,7 +44,7 @@ from raylog.metadata.actors import scaling_configs
 from raylog.metadata.actors.host_decisions import HostDecisions
 from raylog.metadata.actors.host_loads import Bounds, HostLoad, worth_moving
 from raylog.metadata.actors.node_slots import NodeSlots
-from raylog.metadata.events import Notice
+from raylog.metadata.events import Notice, NoticeLevel
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.partitions import reassignments
@@ -172,7 +172,8 @@ class Scaling:
                 continue
             if now_ms - self._absent_since_ms.setdefault(node, now_ms) >= STEP_PATIENCE_MS:
                 del self._absent_since_ms[node]
-                self._notice(Notice(f"actor {node}, which was added, does not come: it is given up"))
+                text = f"actor {node}, which was added, does not come: it is given up"
+                self._notice(Notice(text, NoticeLevel.WARNING))
                 self._moved_away(self._hosts.retire(RetireHost(node), now_ms)[1])
                 self._quiet_until_ms[directory_id] = now_ms + bounds.backoff_ms
             return True

@@ -30,7 +30,7 @@ from raylog.control.session import AlterPartition, ReplicaStatus
 from raylog.metadata.actors import disk_moves
 from raylog.metadata.configuration import effective_configs
 from raylog.metadata.configuration.controller_config import ControllerSettings
-from raylog.metadata.events import Notice
+from raylog.metadata.events import Notice, NoticeLevel
 from raylog.metadata.image import Topic, may_hold_folder
 from raylog.metadata.ledger import Ledger, LetGo
 from raylog.metadata.partitions import elections, moves, reassignments
@@ -201,7 +201,10 @@ class PartitionDecisions:
                 reason = session.failed.get(id)
             if reason is not None:
                 self._notice(
-                    Notice(f"{topic.name}-{id.partition}: broker {future.broker_id} keeps it on its disk: {reason}")
+                    Notice(
+                        f"{topic.name}-{id.partition}: broker {future.broker_id} keeps it on its disk: {reason}",
+                        NoticeLevel.WARNING,
+                    )
                 )
                 after = disk_moves.given_up(after, future.broker_id)
         self._change(topic, id, state, after)
@@ -227,7 +230,8 @@ class PartitionDecisions:
                     Notice(
                         f"{topic.name}-{id.partition}: the log of broker {broker_id} ends at "
                         f"{candidates[broker_id].log_end_offset} and lacks records that another replica knows to be committed; "
-                        "it is no longer in sync"
+                        "it is no longer in sync",
+                        NoticeLevel.WARNING,
                     )
                 )
         self._change(topic, id, state, after)
@@ -246,7 +250,8 @@ class PartitionDecisions:
                 self._notice(
                     Notice(
                         f"{topic.name}-{id.partition}: the log of broker {broker_id} ends at {candidate.log_end_offset} and "
-                        f"lacks committed records, up to {noted.offset} by the controllers' record; it is no longer in sync"
+                        f"lacks committed records, up to {noted.offset} by the controllers' record; it is no longer in sync",
+                        NoticeLevel.WARNING,
                     )
                 )
 
@@ -259,7 +264,8 @@ class PartitionDecisions:
         self._notice(
             Notice(
                 f"{topic.name}-{id.partition}: its replicas come back from an unclean stop; the election waits up to "
-                f"{wait_ms} ms for the logs of brokers {awaited}"
+                f"{wait_ms} ms for the logs of brokers {awaited}",
+                NoticeLevel.WARNING,
             )
         )
 
@@ -299,7 +305,8 @@ class PartitionDecisions:
             self._notice(
                 Notice(
                     f"{topic.name}-{status.partition}: the log of broker {broker_id} is {status.condition.value}; "
-                    "it is no longer in sync and copies from the leader"
+                    "it is no longer in sync and copies from the leader",
+                    NoticeLevel.WARNING,
                 )
             )
         self._change(topic, status.id, state, after)
@@ -319,7 +326,7 @@ class PartitionDecisions:
         if damage:
             session.damaged[id] = (leader_epoch, damage)
             if known is None or known[1] != damage:
-                self._notice(Notice(f"{where} is damaged: {damage}"))
+                self._notice(Notice(f"{where} is damaged: {damage}", NoticeLevel.ERROR))
         elif known is not None:
             session.mended[id] = known[1]
             self._notice(Notice(f"{where} was cut where it is damaged, and is copied from the leader: {known[1]}"))
@@ -330,7 +337,8 @@ class PartitionDecisions:
         session.damaged.pop(id, None)
         session.failed[id] = reason
         topic = self._ledger.latest.topics[id.topic_id]
-        self._notice(Notice(f"{topic.name}-{id.partition}: broker {broker_of(session.node_id)} lost it: {reason}"))
+        text = f"{topic.name}-{id.partition}: broker {broker_of(session.node_id)} lost it: {reason}"
+        self._notice(Notice(text, NoticeLevel.ERROR))
         self.settle([id], now_ms)
 
     def change_minimum(self, id: TopicIdPartition) -> None:
@@ -379,11 +387,11 @@ class PartitionDecisions:
         if after.leader != before.leader:
             name = f"{topic.name}-{id.partition}"
             if after.leader == NO_LEADER:
-                self._notice(
-                    Notice(f"{name}: nobody leads; in sync were {list(after.isr)}, eligible {list(after.elr)}")
-                )
+                text = f"{name}: nobody leads; in sync were {list(after.isr)}, eligible {list(after.elr)}"
+                self._notice(Notice(text, NoticeLevel.WARNING))
             elif after.unclean_elections > before.unclean_elections:
-                self._notice(Notice(f"{name}: UNCLEAN election of {after.leader}: acknowledged records may be lost"))
+                text = f"{name}: UNCLEAN election of {after.leader}: acknowledged records may be lost"
+                self._notice(Notice(text, NoticeLevel.ERROR))
             elif before.leader_epoch >= 0:
                 self._notice(Notice(f"{name}: broker {after.leader} leads, epoch {after.leader_epoch}"))
         for slot in after.replicas:
