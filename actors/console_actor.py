@@ -7,8 +7,6 @@ it by name when it starts. ``retire`` of ``ray_launcher`` ends it with the clust
 from __future__ import annotations
 
 import importlib
-import logging
-import sys
 import threading
 import time
 from typing import Any, Final
@@ -18,6 +16,7 @@ import ray
 from raylog.actors.ray_launcher import CONSOLE_NAME
 from raylog.errors import ClusterError
 from raylog.placement.resources import NAMESPACE
+from raylog.server import process_log
 
 CONSOLE: Final = ("raylog.console.on_head", "HeadConsole")
 HEAD: Final = {"node:__internal_head__": 0.001}
@@ -28,14 +27,9 @@ class ConsoleActor:
     """Serves in a thread of its own for as long as it lives."""
 
     def __init__(self, port: int) -> None:
-        logging.basicConfig(
-            level=logging.INFO,
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            stream=sys.stderr,
-            force=True,
-        )
+        process_log.begin_without_cluster()
         module, name = CONSOLE
-        self._console = getattr(importlib.import_module(module), name)(port)
+        self._console = getattr(importlib.import_module(module), name)(port, on_cluster=process_log.belong_to)
         threading.Thread(target=self._console.run, name="raylog-console", daemon=True).start()
 
     def status(self) -> dict[str, Any]:

@@ -11,7 +11,6 @@ Nobody waits for it but ``raylog up`` and a shutdown, which ends it before the c
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 import uuid
@@ -31,7 +30,7 @@ from raylog.metadata.records import StaticSource
 from raylog.placement.founding import JoinedDisk, KnownBroker
 from raylog.placement.groups import advertised_disks, ensure_group
 from raylog.placement.resources import NAMESPACE
-from raylog.server import disk_work
+from raylog.server import disk_work, process_log
 from raylog.server.disk_work import FolderFound
 from raylog.server.provisioner import FormatOrder, Provisioner, QuorumSeen, find_quorum, quorum_seen
 from raylog.server.spec import OWN_ADDRESS
@@ -53,13 +52,10 @@ class ProvisionerActor:
     """Runs the rounds in a thread of its own for as long as it lives."""
 
     def __init__(self, expected: int, controllers: int | None) -> None:
-        logging.basicConfig(
-            level=logging.INFO,
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            stream=sys.stderr,
-            force=True,
+        process_log.begin_without_cluster()
+        self._provisioner = Provisioner(
+            RayNodes(), expected=expected, controllers=controllers, on_cluster=process_log.belong_to
         )
-        self._provisioner = Provisioner(RayNodes(), expected=expected, controllers=controllers)
         threading.Thread(target=self._run, name="raylog-provisioner", daemon=True).start()
 
     def _run(self) -> None:

@@ -21,6 +21,7 @@ from raylog.cli.remote import outside
 from raylog.client.links.address import not_from_outside
 from raylog.errors import ClientTimeoutError, ClusterError, DisconnectedError
 from raylog.server.log_files import COUNT_MAX, SESSION_LOGS, LogLine, WantedLines, in_order, lines_of
+from raylog.server.process_log import NO_NODE
 from raylog.types import Endpoint, broker_of
 from raylog.wire.private_watching import ReadLogs
 
@@ -68,8 +69,8 @@ def logs(
 ) -> None:
     """Print the log lines of all processes of the cluster, dead ones too, in the order of time.
 
-    One process of each machine reads the files that Ray keeps there. Where none answers, the files of
-    this machine are read. Times are those of this machine's time zone. With --json each line is one
+    One process of each machine reads the files that Ray keeps there, and this command those of its own
+    machine. Times are those of this machine's time zone. With --json each line is one
     document.
     """
     if outside().bootstrap_servers is not None:
@@ -156,8 +157,8 @@ def _cluster_of(folder: Path) -> str | None:
 
 
 def gathered(cluster: Cluster, admin: AdminClient, wanted: WantedLines) -> list[LogLine]:
-    """The newest lines of all machines together. Machines that do not answer, or keep no files, are
-    named on stderr.
+    """The newest lines of all machines together, and of this one, which may be a head that has no
+    disk. Machines that do not answer, or keep no files, are named on stderr.
     """
     order = ReadLogs(wanted.since_ms, wanted.level, wanted.broker, wanted.count, wanted.trace_id)
     found: list[LogLine] = []
@@ -169,6 +170,8 @@ def gathered(cluster: Cluster, admin: AdminClient, wanted: WantedLines) -> list[
             notice(f"{host}: Ray keeps no files of what its processes log")
         else:
             found += [LogLine(*each) for each in reply.lines]
+    own = lines_of(SESSION_LOGS, cluster.address.cluster_id, wanted) if SESSION_LOGS.is_dir() else []
+    found += _without(own, Counter(found))
     return in_order(found)[-wanted.count :]
 
 
@@ -196,7 +199,7 @@ def _print(lines: Iterable[LogLine], *, as_json: bool) -> None:
 
 def text_of(line: LogLine) -> str:
     at = datetime.fromtimestamp(line.time_ms / 1_000).astimezone().isoformat(" ", "milliseconds")[:23]
-    place = f"broker {broker_of(line.node_id)}, {line.node_id}"
+    place = "no broker" if line.node_id == NO_NODE else f"broker {broker_of(line.node_id)}, {line.node_id}"
     place += f", {line.trace_id}" if line.trace_id else ""
     first, *more = line.message.split("\n")
     return "\n    ".join((f"{at}  {line.level:<7}  {place:<18}  {line.logger}: {first}", *more))

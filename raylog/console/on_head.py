@@ -42,9 +42,16 @@ class HeadConsole:
     """
 
     def __init__(
-        self, port: int, *, password_file: Path = PASSWORD_FILE, find: Callable[[], Cluster] = connect
+        self,
+        port: int,
+        *,
+        password_file: Path = PASSWORD_FILE,
+        find: Callable[[], Cluster] = connect,
+        on_cluster: Callable[[str], None] = lambda cluster_id: None,
     ) -> None:
+        """``on_cluster`` is called with the cluster's id when it was found."""
         self.port = port
+        self._on_cluster = on_cluster
         self._password_file = password_file.expanduser()
         self._find = find
         self._url: str | None = None
@@ -75,6 +82,7 @@ class HeadConsole:
         settings = ConsoleSettings(port=self.port, is_read_only=True, password=made_password(self._password_file))
         settings.checked()
         view = ClusterView(self._find())  # the app closes it
+        self._on_cluster(view.cluster.address.cluster_id)
         try:
             bound, url = listening(settings)
         except ConfigError:

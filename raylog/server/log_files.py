@@ -2,8 +2,7 @@
 stderr: those of living processes and of dead ones, as far as Ray still has them.
 
 All are in the folder of Ray's session, beside the files of other programs. A file belongs to the
-cluster that its ``process_log.STARTS`` line names, and to the process of that line until the next
-one. A file without such a line is somebody else's.
+cluster that its first ``process_log.STARTS`` line names. A file without such a line is somebody else's.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ LINE_BYTES_MAX: Final = 1 << 16
 HEAD_BYTES: Final = 1 << 16  # in which a file's first STARTS line is looked for
 
 _TEXT = re.compile(
-    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) (DEBUG|INFO|WARNING|ERROR|CRITICAL) ([\w.]+) \[(\d+)(?: (\S+))?\]: (.*)",
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) (DEBUG|INFO|WARNING|ERROR|CRITICAL) ([\w.]+) \[(-?\d+)(?: (\S+))?\]: (.*)",
     re.DOTALL,
 )
-_STARTS = re.compile(re.escape(STARTS) + r"cluster (\S+), node \d+, process \d+")
+_STARTS = re.compile(re.escape(STARTS) + r"cluster (\S+), node -?\d+, process \d+")
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """``time_ms`` since 1970. ``message`` has the lines of a traceback behind it, if there is one.
+    """``time_ms`` since 1970. ``node_id`` −1: a process of no broker. ``message`` has the lines of a traceback behind it, if there is one.
     ``trace_id`` is that of the request that the line belongs to, empty if it belongs to none.
     """
 

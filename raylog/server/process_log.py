@@ -8,8 +8,11 @@ processes are started with; ``RAYLOG_LOG_LEVEL`` is the least level that is writ
 
 with the process's node id in brackets, and behind it the trace id of the request that the line belongs
 to, if it has one (``raylog.kafka.traces``). What belongs to the same fact and has line breaks, such as a
-traceback, follows in lines that begin with a space. The first line of a process is its
-``STARTS`` line, which says to which cluster the file belongs (``log_files`` reads it).
+traceback, follows in lines that begin with a space. Other characters that steer a terminal are written
+as escapes, since clients choose some of what is logged, and a message ends after ``MESSAGE_CHARS_MAX``
+characters. The first line of a process is its ``STARTS`` line, which says to which cluster the file
+belongs (``log_files`` reads it). A process of no broker, such as the provisioner, has ``NO_NODE`` in the
+brackets, and writes the line when it knows the cluster.
 
 Levels: ERROR, something that was promised is not done, and somebody has to act; WARNING, it may come
 to that, or a client did something wrong; INFO, something has changed; DEBUG, everything else.
@@ -41,6 +44,13 @@ STARTS: Final = "process starts: "
 LINES_MAX: Final = 20
 WINDOW_S: Final = 10.0
 PLACES_MAX: Final = 1_000  # places in the code that are remembered
+MESSAGE_CHARS_MAX: Final = 8_192
+NO_NODE: Final = -1
+
+_STEERING = (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))  # bidi ones among them
+_ESCAPES: Final = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in _STEERING if chr(code) not in "\n\t"
+}
 
 logger = logging.getLogger("raylog.process")
 
@@ -52,7 +62,11 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         trace_id = getattr(record, "trace_id", None)
         record.in_trace = "" if trace_id is None else f" {trace_id}"
-        return super().format(record).replace("\n", "\n ")
+        return super().format(record).translate(_ESCAPES).replace("\n", "\n ")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = _bounded(record.message)
+        return super().formatMessage(record)
 
 
 class JsonLines(logging.Formatter):
@@ -71,13 +85,18 @@ class JsonLines(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "node_id": self._node_id,
-            "message": record.getMessage(),
+            "message": _bounded(record.getMessage()).translate(_ESCAPES),
         }
         if (trace_id := getattr(record, "trace_id", None)) is not None:
             document["trace_id"] = trace_id
         if record.exc_info:
-            document["exception"] = self.formatException(record.exc_info)
+            document["exception"] = self.formatException(record.exc_info).translate(_ESCAPES)
         return json.dumps(document, ensure_ascii=False)
+
+
+def _bounded(message: str) -> str:
+    left = len(message) - MESSAGE_CHARS_MAX
+    return message if left <= 0 else f"{message[:MESSAGE_CHARS_MAX]}… ({left} characters more)"
 
 
 @dataclass(slots=True)
@@ -162,6 +181,33 @@ def begin(node_id: int, cluster_id: str) -> None:
     """This process logs as a server from now on. What the environment says and there is not is an
     error in the log.
     """
+    wrong = _write_lines(node_id)
+    _belong(node_id, cluster_id)
+    _report(wrong)
+
+
+def begin_without_cluster() -> None:
+    """The same for a process of no broker that does not know its cluster yet; ``belong_to`` follows."""
+    _report(_write_lines(NO_NODE))
+
+
+def belong_to(cluster_id: str) -> None:
+    """The lines of this process, which is of no broker, are that cluster's, the earlier ones too."""
+    _belong(NO_NODE, cluster_id)
+
+
+def _belong(node_id: int, cluster_id: str) -> None:
+    least = max(logging.INFO, logging.root.level)  # it is there whatever the level
+    logger.log(least, f"{STARTS}cluster %s, node %d, process %d", cluster_id, node_id, os.getpid())
+
+
+def _report(wrong: ConfigError | None) -> None:
+    if wrong is not None:
+        logger.error("%s; the log is in text, from INFO up", wrong)
+
+
+def _write_lines(node_id: int) -> ConfigError | None:
+    """What is wrong in the environment."""
     wrong = None
     try:
         format, level = log_settings(os.environ)
@@ -170,10 +216,7 @@ def begin(node_id: int, cluster_id: str) -> None:
     handler = LimitedHandler(sys.stderr)
     handler.setFormatter(JsonLines(node_id) if format == "json" else TextLines(node_id))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    least = max(logging.INFO, logging.getLevelNamesMapping()[level])  # it is there whatever the level
-    logger.log(least, f"{STARTS}cluster %s, node %d, process %d", cluster_id, node_id, os.getpid())
-    if wrong is not None:
-        logger.error("%s; the log is in text, from INFO up", wrong)
+    return wrong
 
 
 def log_settings(environment: Mapping[str, str]) -> tuple[str, str]:

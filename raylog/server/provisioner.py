@@ -142,8 +142,18 @@ class Provisioner:
     threads.
     """
 
-    def __init__(self, nodes: Nodes, *, expected: int, controllers: int | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Nodes,
+        *,
+        expected: int,
+        controllers: int | None = None,
+        on_cluster: Callable[[str], None] = lambda cluster_id: None,
+    ) -> None:
+        """``on_cluster`` is called once with the id of the cluster, as soon as it is known."""
         self._nodes = nodes
+        self._on_cluster = on_cluster
+        self._cluster_id: str | None = None
         self._expected = expected
         self._wanted_controllers = controllers
         self._ordered: Mapping[str, str] | None = None  # static configs that a start said; None: nothing new
@@ -230,7 +240,7 @@ class Provisioner:
             troubles = [self._trouble[each] for each in sorted(self._trouble)]
             text = "; ".join([*troubles, *([missing] if missing else [])]) or None
             if text != self._missing or not self._has_looked:
-                logger.info("%s", text or "every disk serves")
+                logger.log(logging.INFO if text is None else logging.WARNING, "%s", text or "every disk serves")
             self._missing, self._has_looked = text, True
 
     def _work(self) -> str | None:
@@ -244,6 +254,9 @@ class Provisioner:
                     f"{len(joined)} of {self._expected} disks have joined, all blank: the cluster is made when all have"
                 )
             cluster_id = self._found(joined)
+        if cluster_id != self._cluster_id:
+            self._cluster_id = cluster_id
+            self._on_cluster(cluster_id)
         promised = [each for each in self._joined.values() if each.is_promised_to(cluster_id)]
         if promised:
             secret = self._secret()
@@ -324,7 +337,7 @@ class Provisioner:
                 if each.disk is not None and each.disk.broker_id == broker_id
             )
             if others:
-                logger.info("the disk %s of a controller is gone, %s of its broker takes its place", lost, others[0])
+                logger.warning("the disk %s of a controller is gone, %s of its broker takes its place", lost, others[0])
                 self._successors.add(others[0])
 
     def _look(self) -> None:

@@ -94,6 +94,26 @@ def test_the_lines_of_one_request_are_chosen_by_its_trace_id(
 
 
 @pytest.mark.core
+def test_this_machines_own_files_are_read_too_each_line_once(
+    kafka: Kafka, folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "SESSION_LOGS", folder)
+    assert len(asked(kafka, monkeypatch).splitlines()) == 5, "what a process has read is not shown twice"
+    head = tmp_path_factory.mktemp("head")
+    (head / "worker-9.err").write_text(
+        "2026-11-28 03:59:00,500 WARNING raylog.provisioner [-1]: 2 of 3 disks have joined\n"
+        f"2026-11-28 03:59:00,900 INFO raylog.process [-1]: process starts: cluster {kafka.address.cluster_id}, node -1, "
+        "process 5\n"
+    )
+    monkeypatch.setattr(logs, "SESSION_LOGS", head)
+    first = asked(kafka, monkeypatch).splitlines()[0]
+    assert first.startswith("2026-11-28 03:59:00.500  WARNING  no broker")
+    assert first.endswith("raylog.provisioner: 2 of 3 disks have joined")
+    document = json.loads(asked(kafka, monkeypatch, "--json").splitlines()[0])
+    assert (document["broker"], document["node_id"]) == (-1, -1)
+
+
+@pytest.mark.core
 def test_a_process_whose_stderr_is_in_no_file_says_so(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_files, "own_log_folder", lambda: None)
     monkeypatch.setattr(logs, "find_cluster", lambda *_, **__: Cluster(kafka.address))

@@ -17,7 +17,16 @@ from raylog.errors import ConfigError
 from raylog.kafka.context import RequestContext
 from raylog.kafka.traces import within
 from raylog.server.log_files import LogLine, WantedLines, lines_of, parsed
-from raylog.server.process_log import LINES_MAX, WINDOW_S, JsonLines, LimitedHandler, TextLines, log_settings
+from raylog.server.process_log import (
+    LINES_MAX,
+    MESSAGE_CHARS_MAX,
+    NO_NODE,
+    WINDOW_S,
+    JsonLines,
+    LimitedHandler,
+    TextLines,
+    log_settings,
+)
 
 NODE = 65_538
 SAID = """
@@ -32,6 +41,16 @@ except ValueError:
     logging.getLogger("raylog.broker").exception("it failed")
 logging.getLogger("raylog.broker").info("done")
 print(log_files.own_log_folder())
+"""
+
+
+OF_NO_BROKER = """
+import logging
+from raylog.server import process_log
+process_log.begin_without_cluster()
+logging.getLogger("raylog.provisioner").warning("2 of 3 disks have joined")
+process_log.belong_to({cluster!r})
+logging.getLogger("raylog.provisioner").info("every disk serves")
 """
 
 
@@ -97,6 +116,26 @@ def test_a_line_of_either_format_is_read_as_it_was_written(formatter: logging.Fo
     assert line == LogLine(int(said.created * 1_000), NODE, "WARNING", "raylog.replica", "two\nlines of ümlauts")
 
 
+@pytest.mark.parametrize("formatter", [TextLines(NODE), JsonLines(NODE)])
+def test_what_would_steer_a_terminal_is_escaped_and_a_message_has_an_end(formatter: logging.Formatter) -> None:
+    written = (formatter.format(record("\x1b[2Jgone\r\u2028\x85\u202e\tü")) + "\n").encode()
+    assert len(written.decode().splitlines()) == 1 and b"\x1b" not in written
+    (line,) = parsed(io.BytesIO(written))
+    assert line.message == "\\x1b[2Jgone\\x0d\\u2028\\x85\\u202e\tü"
+    (line,) = parsed(io.BytesIO((formatter.format(record("x" * 100_000)) + "\n").encode()))
+    assert line.message == "x" * MESSAGE_CHARS_MAX + f"… ({100_000 - MESSAGE_CHARS_MAX} characters more)"
+
+
+def test_a_traceback_is_escaped_too() -> None:
+    try:
+        raise ValueError("\x1b[2J")
+    except ValueError:
+        said = logging.LogRecord("raylog.replica", logging.ERROR, "", 0, "it failed", None, sys.exc_info())
+    for formatter in (TextLines(NODE), JsonLines(NODE)):
+        written = formatter.format(said)
+        assert "\x1b" not in written and "\\x1b[2J" in str(next(parsed([written.encode()])).message)
+
+
 def test_json_is_one_object_a_line() -> None:
     text = JsonLines(NODE).format(record("two\nlines"))
     assert "\n" not in text
@@ -118,11 +157,11 @@ def test_a_format_or_level_that_there_is_not_is_refused_by_name() -> None:
             log_settings({name: "xml"})
 
 
-def a_process(folder: Path, file: str, cluster: str = "a-cluster", **environment: str) -> str:
+def a_process(folder: Path, file: str, cluster: str = "a-cluster", *, program: str = SAID, **environment: str) -> str:
     """Logs to that file as a server's process does; its stdout."""
     with open(folder / file, "ab") as stderr:
         ran = subprocess.run(
-            [sys.executable, "-c", SAID.format(node=NODE, cluster=cluster)],
+            [sys.executable, "-c", program.format(node=NODE, cluster=cluster)],
             stdout=subprocess.PIPE,
             stderr=stderr,
             env=os.environ | environment,
@@ -195,3 +234,17 @@ def test_a_line_has_the_trace_id_of_the_request_it_belongs_to_also_if_it_is_held
         ("4bf92f", f"client {LINES_MAX} is wrong"),
     ]
     assert found[0].node_id == NODE and found[0].logger == "raylog.test"
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_process_of_no_broker_says_later_to_which_cluster_its_lines_belong(tmp_path: Path, format: str) -> None:
+    a_process(tmp_path, "worker-1.err", program=OF_NO_BROKER, RAYLOG_LOG_FORMAT=format)
+    found = lines_of(tmp_path, "a-cluster", WantedLines())
+    assert [(line.node_id, line.level, line.message.partition(":")[0]) for line in found] == [
+        (NO_NODE, "WARNING", "2 of 3 disks have joined"),
+        (NO_NODE, "INFO", "process starts"),
+        (NO_NODE, "INFO", "every disk serves"),
+    ]
+    assert lines_of(tmp_path, "another", WantedLines()) == []
+    assert lines_of(tmp_path, "a-cluster", WantedLines(broker=0)) == []

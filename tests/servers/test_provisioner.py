@@ -80,6 +80,23 @@ def test_blank_disks_wait_for_the_expected_number_and_become_a_cluster(machines:
     assert voters_of(disks[0].path / METADATA_FOLDER) == tuple(sorted(disk.directory_id for disk in disks))
 
 
+def test_the_cluster_is_told_once_and_what_is_missing_is_a_warning(
+    machines: Machines, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    provisioner = Provisioner(machines, expected=2, on_cluster=told.append)
+    machines.join("m1", "10.0.0.1")
+    with caplog.at_level("INFO", "raylog.provisioner"):
+        provisioner.round()
+        provisioner.round()
+        assert told == [] and [each.levelname for each in caplog.records] == ["WARNING"]
+        machines.join("m2", "10.0.0.2")
+        provisioner.round()
+        provisioner.round()
+    assert told == [disk_of(machines, "m1").cluster_id]
+    assert (caplog.records[-1].levelname, caplog.messages[-1]) == ("INFO", "every disk serves")
+
+
 def test_a_quiet_round_does_nothing_on_any_node(machines: Machines) -> None:
     provisioner = three(machines)
     provisioner.round()
