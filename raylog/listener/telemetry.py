@@ -129,7 +129,7 @@ class Telemetry:
         try:
             points, beyond = await asyncio.to_thread(_read, bytes(body.metrics), body.compression_type)
         except RaylogError as failure:
-            logger.info("the metrics of client %r cannot be read: %s", context.client_id, failure)
+            logger.warning("the metrics of client %r cannot be read: %s", context.client_id, failure)
             self._unreadable += 1
             return cls(throttle_time=NO_DELAY, error_code=ErrorCode.invalid_record)
         self._taken += 1

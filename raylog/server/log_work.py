@@ -243,4 +243,4 @@ def _tell(outcome: CleaningEnded) -> None:
             report.bytes_before,
         )
     elif outcome.error is None:
-        logger.warning("the compaction of %s ended before it was done; it is tried again later", where)
+        logger.info("the compaction of %s ended before it was done; it is tried again later", where)

@@ -50,6 +50,8 @@ from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.session")
 
+UNREACHED_S = 10.0  # so long without any controller is a warning, and twice as long each time after that
+
 TIMINGS = SessionTimings()
 
 
@@ -90,6 +92,8 @@ class SessionClient:
         self._opening: asyncio.Task[None] | None = None  # the present link, until it is open
         self._endpoint: Endpoint | None = None  # where the present link leads, or the one before
         self._session: SessionStream | None = None  # over the present link, once that is open
+        self._unreached_since: float | None = None  # when the first attempt failed after the last session
+        self._tell_after_s = UNREACHED_S
         self._joined = asyncio.Event()  # a controller has said Welcome, once
         self._usage = ProcessUsage()
 
@@ -183,6 +187,9 @@ class SessionClient:
     def _session_changed(self, connected: bool, reason: str) -> None:
         if connected:
             self._joined.set()
+            if self._unreached_since is not None and self._tell_after_s > UNREACHED_S:
+                logger.info("the controller at %s is reached again", self._endpoint)
+            self._unreached_since = None
         else:
             logger.info("the session to the controller at %s ended: %s", self._endpoint, reason)
         self._on_change(connected)
@@ -210,7 +217,7 @@ class SessionClient:
                 timeout_ms=TIMINGS.open_timeout_ms // 2,  # for the handshake, and once more for the answer to it
             )
         except (RaylogError, TimeoutError) as error:
-            logger.debug("no session at %s: %s", endpoint, error)
+            self._not_reached(endpoint, error)
             self._handle(LinkLost(link, str(error)))
             return
         self._opening = None
@@ -219,6 +226,17 @@ class SessionClient:
             return
         self._session = session
         self._handle(LinkOpened(link))
+
+    def _not_reached(self, endpoint: Endpoint, error: Exception) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._unreached_since is None:
+            self._unreached_since, self._tell_after_s = now_s, UNREACHED_S
+        since_s = now_s - self._unreached_since
+        level = logging.DEBUG
+        if since_s >= self._tell_after_s:
+            self._tell_after_s = 2 * since_s + 1
+            level = logging.WARNING
+        logger.log(level, "no controller is reached for %.0f s; the last one tried is %s: %s", since_s, endpoint, error)
 
     def _close_link(self, reason: str) -> None:
         logger.info("closing the link to the controller at %s: %s", self._endpoint, reason)

@@ -116,7 +116,7 @@ class Acceptor:
 
     def _turn_away(self, sock: socket.socket, peername: str, host: str, seconds: float) -> None:
         """Closes it later, so that its peer does not try again at once."""
-        logger.info("closing the connection of %s in %g s: its address opens too many", peername, seconds)
+        logger.warning("closing the connection of %s in %g s: its address opens too many", peername, seconds)
         self._server.refused_connections += 1
         self._server.connections_of_host[host] += 1
         self._turned_away[sock] = self._server.loop.call_later(seconds, self._let_go, sock), host

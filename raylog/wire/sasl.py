@@ -452,7 +452,7 @@ class SaslConnection(ServerConnection):
         """Answer a failure. Until then it counts for the client's address, even if it hangs up."""
         host, failing = self.host, self._authenticator.failing
         self.server.counts.failed_authentications[self.listener] += 1
-        logger.info("authentication of %s by %s failed: %s", self.peername, self._mechanism, error)
+        logger.warning("authentication of %s by %s failed: %s", self.peername, self._mechanism, error)
         failing[host] += 1
 
         def over() -> None:

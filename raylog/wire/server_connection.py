@@ -194,7 +194,7 @@ class ServerConnection(FramedProtocol):
         except UnsupportedVersionError as error:
             if header.api_key != API_VERSIONS:
                 raise
-            logger.info("%s: %s; answered with the versions spoken here", self.peername, error)
+            logger.debug("%s: %s; answered with the versions spoken here", self.peername, error)
             self._dispatch(api_versions.answer_unsupported, header, None, size)
             return
         self._dispatch(handler, header, body, size)
@@ -570,7 +570,7 @@ class ServerConnection(FramedProtocol):
             if self.in_flight_requests or self._idle_mark != self.bytes_received:
                 self._idle_mark, self._idle_since = self.bytes_received, now
             elif now - self._idle_since > limits.idle_timeout_ms / 1000:
-                logger.info("closing the connection of %s: idle for %d ms", self.peername, limits.idle_timeout_ms)
+                logger.debug("closing the connection of %s: idle for %d ms", self.peername, limits.idle_timeout_ms)
                 self.close()
                 return
         if self._handshake is not None and now - self.accepted_at > limits.handshake_timeout_ms / 1000:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -284,3 +285,26 @@ def test_a_welcome_over_a_link_that_was_given_up_opens_no_session(
         await client.stop()
 
     asyncio.run(run())
+
+
+def test_a_process_that_reaches_no_controller_says_so_seldom_and_that_it_reaches_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        doors = Doors({each: Door("gone") for each in (A, B, C)})
+        client, changes = client_of(tmp_path, monkeypatch, doors)
+        client.start()
+        while len(doors.tried) < 12:
+            await news(doors)
+        doors.doors[B] = Door("welcome", 1)
+        while not changes:
+            await news(doors)
+        await client.stop()
+
+    monkeypatch.setattr(session_client, "UNREACHED_S", 0.0)
+    with caplog.at_level(logging.INFO, "raylog.session"):
+        asyncio.run(run())
+    said = [(each.levelname, each.message) for each in caplog.records]
+    assert [level for level, _ in said[:2]] == ["WARNING", "INFO"], said
+    assert "no controller is reached for 0 s" in said[0][1] and "nobody listens at" in said[0][1]
+    assert said[1][1] == f"the controller at {B} is reached again"

@@ -51,6 +51,7 @@ class Positions:
         self._consumed = consumed
         self._isolation_level = isolation_level  # by which the end is that of decided transactions
         self._loop = asyncio.get_running_loop()
+        self._unchecked: dict[TopicPartition, ErrorCode] = {}  # why, as was told; a retry that fails tells nothing new
 
     def out_of_range(self, partition: ConsumedPartition) -> None:
         key = partition.key
@@ -156,11 +157,14 @@ class Positions:
         try:
             ends = await LeaderRequests(self._link).epoch_ends({key: epoch}, self._config.default_api_timeout_ms)
         except RaylogError as error:
-            logger.warning("cannot check the position in %s-%d: %s", key.topic, key.partition, error)
+            level = logging.DEBUG if self._unchecked.get(key) == error.code else logging.WARNING
+            self._unchecked[key] = error.code
+            logger.log(level, "cannot check the position in %s-%d: %s", key.topic, key.partition, error)
             partition.not_before = self._loop.time() + self._config.retry_backoff_ms / 1000
             partition.resolving = False
             self._consumed.wake()
             return
+        self._unchecked.pop(key, None)
         _, end_offset = ends[key]
         with self._consumed.lock:
             if partition.generation != generation:

@@ -485,7 +485,7 @@ class GroupMembership:
         try:
             await self.commits.commit(offsets, max(limit_ms, 1_000))
         except RaylogError as error:
-            logger.warning("automatic commit: %s", error)
+            logger.warning("automatic commit of group %r: %s", self._config.group_id, error)
 
     async def _committed_positions(self, keys: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         found = await self.commits.committed(keys, self._config.default_api_timeout_ms)

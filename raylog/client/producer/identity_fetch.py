@@ -30,6 +30,7 @@ class IdentityFetch:
         self._backoff_ms = backoff_ms
         self._on_end = on_end
         self._task: asyncio.Task[None] | None = None
+        self._has_told = False  # why there is no identity, since the last one came
         self.not_before_ms = 0.0
         self.identity: ProducerIdentity | None = None
 
@@ -49,8 +50,10 @@ class IdentityFetch:
             if reply.error_code is not ErrorCode.none:
                 raise error_for(reply.error_code, "no producer id")
             self.identity = ProducerIdentity(int(reply.producer_id), int(reply.producer_epoch))
+            self._has_told = False
         except RaylogError as error:
-            logger.warning("no producer id yet: %s", error)
+            logger.log(logging.DEBUG if self._has_told else logging.WARNING, "no producer id yet: %s", error)
+            self._has_told = True
             self.not_before_ms = self._clock.monotonic_s() * 1000 + self._backoff_ms
         finally:
             self._task = None
