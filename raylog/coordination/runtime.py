@@ -396,6 +396,7 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         def appended(result: ProducePartitionResult) -> None:
             end = result.base_offset + len(order.records)
             self._handle(partition, Appended(order.sequence, end if not result.error else -1, result.error))
+            self._set_timer_for(partition)
 
         leave = order.transactional.leave if order.transactional is not None else NO_LEAVE
         batch = self._batch_of(order.records, order.transactional)
@@ -408,7 +409,7 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         def answered(answer: OutsideAnswer) -> None:
             if partition.coordinator is asking and not self._is_over:  # else another one has begun anew
                 self._handle(partition, OthersAnswered(order.number, answer))
-                self._set_timer()
+                self._set_timer_for(partition)
 
         self._others(order.question, answered)
 
@@ -422,6 +423,14 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
             return bytes(builder.build())
         # Kafka's coordinators write sequence 0, too, and no broker looks at it.
         return bytes(builder.build(producer_id=of.producer_id, producer_epoch=of.producer_epoch, base_sequence=0))
+
+    def _set_timer_for(self, partition: _Partition[RequestT, ReplyT, KeyedT]) -> None:
+        """The same when only this one's deadline may have changed, whatever the number of partitions.
+        One that has moved later leaves the timer early; it is set anew when it comes.
+        """
+        due_ms = partition.coordinator.next_deadline_ms() if partition.coordinator is not None else None
+        if due_ms is not None and (self._timer_due_ms is None or due_ms < self._timer_due_ms):
+            self._set_timer()
 
     def _set_timer(self) -> None:
         coordinators = [each.coordinator for each in self._partitions.values() if each.coordinator is not None]
@@ -462,6 +471,14 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         """The partitions that have a coordinator, whatever its role."""
         return [number for number, each in self._partitions.items() if each.coordinator is not None]
 
+    def coordinated(self) -> list[int]:
+        """Those that this process coordinates, or is about to: all others have nothing to list."""
+        return [
+            number
+            for number, each in self._partitions.items()
+            if each.coordinator is not None and each.coordinator.role is not CoordinatorRole.FOLLOWING
+        ]
+
     def led(self, number: int) -> tuple[TopicIdPartition, int] | None:
         """The partition of that number and the epoch in which this process leads it, if it does."""
         partition = self._partitions.get(number)
@@ -498,7 +515,7 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         token = next(self._tokens)
         self._waiting[token] = then
         self._handle(partition, CoordinatorRequestReceived(token, request))
-        self._set_timer()
+        self._set_timer_for(partition)
 
     def connection_closed(self, connection: int) -> None:
         """The connection of native clients ended."""

@@ -54,7 +54,7 @@ def gathering(
         parts: list[tuple[int, RequestT]] = []
         for each in to_requests(request):
             number = runtime.kind.partition_of(each)
-            numbers = runtime.numbers() if number is None else [number]
+            numbers = runtime.coordinated() if number is None else [number]
             parts += [(number, each) for number in numbers]
         gathered = _GatheredParts(request, to_entity, len(parts))
         if not parts:
