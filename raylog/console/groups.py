@@ -78,12 +78,13 @@ def groups_page(request: Request) -> Response:
     view: ClusterView = request.app.state.view
     search = request.query_params.get("search", "").strip()[:GROUP_LENGTH_MAX]
     number = number_of(request, "page", 1, least=1, most=1_000_000)
-    there = view.kept("groups", view.admin.list_groups)
+    there = view.groups()
     found = [each for each in there if search.lower() in each.group_id.lower()]
     pages = max(1, -(-len(found) // PAGE_ROWS))
     shown = [each.group_id for each in found[(min(number, pages) - 1) * PAGE_ROWS :][:PAGE_ROWS]]
     described, no_members = asked(lambda: view.admin.describe_groups(shown), "--operation Describe --group '*'")
-    lags, no_lags = asked(lambda: lags_of(view, shown), "--operation Describe --group '*' --topic '*'")
+    sampler: LagSampler = request.app.state.lags
+    lags, no_lags = asked(lambda: sampler.lags(shown), "--operation Describe --group '*' --topic '*'")
     return page(
         request,
         "groups.html",
@@ -177,6 +178,7 @@ def reset(request: Request, fields: Mapping[str, str]) -> Response:
             text = f"The group's offset of {where} is {now} now, not {move.before}: look at the plan again."
             raise PageError(_CONFLICT, text)
     view.admin.alter_group_offsets(name, {move.key: move.after for move in moves})
+    request.app.state.lags.forget(name)
     return RedirectResponse(link_to("/group", id=name, done="yes"), _SEE_OTHER)
 
 

@@ -1,7 +1,8 @@
 """How far groups are behind, over time: the console asks every few seconds and remembers an hour.
 
 Kafka keeps no history of lag, so the graph begins when the console starts. The first
-``GROUPS_MAX`` groups by name are asked for, and those whose page was opened.
+``GROUPS_MAX`` groups by name are asked for, and those whose page was opened. The pages that show several
+groups take what the last sample has, so they ask nothing of their own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from raylog.client.admin.admin import TopicDescription
 
 EVERY_S = 5.0
+RECENT_S = 2 * EVERY_S
 POINTS_MAX = 720
 GROUPS_MAX = 50
 WATCHED_MAX = 200
@@ -117,6 +119,8 @@ class LagSampler:
     def __init__(self, view: ClusterView) -> None:
         self.history = LagHistory()
         self._view = view
+        self._last: dict[str, list[PartitionLag]] = {}
+        self._last_at_s = float("-inf")
         self._watched: dict[str, None] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="raylog-console-lag", daemon=True)
@@ -137,10 +141,27 @@ class LagSampler:
 
     def sample(self) -> None:
         """Ask once. Raises RaylogError."""
-        there = [each.group_id for each in self._view.admin.list_groups()]
+        there = [each.group_id for each in self._view.groups()]
         groups = sorted({*there[:GROUPS_MAX], *(self._watched.keys() & set(there))})
+        begun_s = time.monotonic()
         lags = lags_of(self._view, groups)
+        self._last, self._last_at_s = lags, begun_s
         self.history.add(round(time.time() * 1000), {group: total(each) for group, each in lags.items()})
+
+    def recent(self) -> Mapping[str, list[PartitionLag]]:
+        """The last sample, by group; empty if it is older than ``RECENT_S`` because the next has failed."""
+        return self._last if time.monotonic() - self._last_at_s < RECENT_S else {}
+
+    def lags(self, groups: Sequence[str]) -> dict[str, list[PartitionLag]]:
+        """Those of the last sample; what it lacks is asked for. Raises RaylogError."""
+        known = self.recent()
+        missing = [group for group in groups if group not in known]
+        found = {group: known[group] for group in groups if group in known}
+        return found | (lags_of(self._view, missing) if missing else {})
+
+    def forget(self, group: str) -> None:
+        """Its offsets were set anew: the last sample does not count for it."""
+        self._last = {name: lags for name, lags in self._last.items() if name != group}
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from raylog.client.admin.config_entries import ConfigSource
+from raylog.console.lag_history import LagSampler
 from raylog.console.overview import NEEDS_CLUSTER
 from raylog.console.pages import PageError, asked, number_of, page
 from raylog.console.view import ClusterView
@@ -127,7 +128,7 @@ def topic_page(request: Request) -> Response:
     configs, no_configs = asked(
         lambda: view.admin.describe_configs(name), f"--operation DescribeConfigs --topic {name}"
     )
-    groups, no_groups = asked(lambda: groups_of(view, name), "--operation Describe --group '*'")
+    groups, no_groups = asked(lambda: groups_of(request.app.state.lags, view, name), "--operation Describe --group '*'")
     rows = [
         PartitionRow(
             part,
@@ -153,13 +154,17 @@ def topic_page(request: Request) -> Response:
     )
 
 
-def groups_of(view: ClusterView, topic: str) -> list[str]:
+def groups_of(sampler: LagSampler, view: ClusterView, topic: str) -> list[str]:
     """The groups that have committed offsets of the topic, of the first ``GROUPS_MAX`` that there
-    are.
+    are: by the last sample of their lags, or asked for where there is none.
     """
 
     def ask() -> dict[str, set[str]]:
-        names = [each.group_id for each in view.admin.list_groups()][:GROUPS_MAX]
+        names = [each.group_id for each in view.groups()][:GROUPS_MAX]
         return {name: {key.topic for key in view.admin.list_group_offsets(name)} for name in names}
 
-    return [name for name, read in view.kept("readers", ask, 10).items() if topic in read]
+    if known := sampler.recent():
+        read = {name: {lag.key.topic for lag in lags if lag.committed is not None} for name, lags in known.items()}
+    else:
+        read = view.kept("readers", ask, 10)
+    return [name for name in sorted(read)[:GROUPS_MAX] if topic in read[name]]

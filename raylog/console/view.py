@@ -18,6 +18,7 @@ from raylog.client.admin.inspection import quorum_status
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import TopicDescription
+    from raylog.client.admin.groups import GroupListing
     from raylog.client.admin.inspection import LogDir
     from raylog.client.sync import AdminClient, Consumer
     from raylog.cluster import Cluster
@@ -109,6 +110,10 @@ class ClusterView:
     def topics(self, *, instead_of: dict[str, TopicDescription] | None = None) -> dict[str, TopicDescription]:
         """All topics that may be seen, by name. ``instead_of``: as in ``kept``."""
         return self.kept("topics", self.admin.describe_topics, instead_of=instead_of, grows=True)
+
+    def groups(self) -> list[GroupListing]:
+        """All groups that may be seen, by name."""
+        return self.kept("groups", self.admin.list_groups)
 
     def log_dirs(self) -> dict[int, dict[str, LogDir]]:
         """Disks by broker and path."""
