@@ -172,7 +172,7 @@ def test_an_idle_connection_is_closed(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.02)
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
 
     async def work() -> None:
         server = Server({0: lambda request: request.reply(EMPTY_REPLY)}, limits=Limits(idle_timeout_ms=1))
