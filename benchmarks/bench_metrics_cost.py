@@ -1,4 +1,6 @@
-"""What it costs that somebody reads the metrics: throughput under a load that keeps the servers busy, and CPU of an idle cluster.
+"""What it costs that somebody reads the metrics, and what the slow-request log and the spans cost while they are off.
+
+Of the metrics: throughput under a load that keeps the servers busy, and CPU of an idle cluster.
 
 raylog alone: an embedded cluster of three brokers, every server a Ray actor, with so many partitions that a broker has some
 thousand series. The arms take turns in windows of ``WINDOW_S`` within one run, ``nobody reads`` among them in every case:
@@ -17,6 +19,9 @@ per second: the target is of that, and both are in the file. Counting itself can
 integer, and all arms have it. A push by OTLP, which the environment switches on, is a collection as a scrape is one, and not
 measured.
 
+- ``off``: CPU per request of small produces and fetches with the hooks of the slow-request log and of the spans, which are off
+  at first, against the same code without them (``hooks_off``). The servers are in one process, without Ray.
+
 ``--only PART`` runs a part anew; the others' figures stay in the file as an earlier run left them.
 """
 
@@ -32,6 +37,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import hooks_off
 from embedded import EmbeddedCluster
 from harness import Benchmark, Measurement, arguments, cpu_seconds
 from small_requests import SmallRequests, Wanted
@@ -42,7 +48,7 @@ from raylog.types import TopicPartition
 
 NOBODY, SCRAPED, SCRAPED_OFTEN = "nobody reads", "scraped every 5 s", "scraped every 0.5 s"
 GIVEN = f"given to Ray every {RAY_INTERVAL_MS / 1_000:g} s"
-PARTS = ("scrape", "ray")
+PARTS = ("scrape", "ray", "off")
 BROKERS = 3
 PARTITIONS, REPLICAS = 200, 3
 COMMITTED = 50  # partitions whose offsets a group has committed: they have lag
@@ -248,6 +254,10 @@ def ray(script: Script) -> None:
     script.part("ray", [Arm(NOBODY, nobody), Arm(GIVEN, given)])
 
 
+READ: Mapping[str, Callable[[Script], None]] = {"scrape": scrape, "ray": ray}
+"""The parts in which somebody reads."""
+
+
 # ------------------------------------------------------------------ targets
 
 
@@ -282,7 +292,8 @@ def main() -> int:
     options = arguments(parser)
     bench = Benchmark(
         "metrics_cost",
-        "what it costs that somebody reads the metrics: at most 2 % of throughput, and of an idle core",
+        "what it costs that somebody reads the metrics: at most 2 % of throughput, and of an idle core; "
+        "and that the slow-request log and the spans are there while they are off: at most 1 % of the CPU per request",
         settings={
             "brokers": BROKERS,
             "partitions": PARTITIONS,
@@ -298,15 +309,20 @@ def main() -> int:
     if options.only:
         bench.cases = {case: found for case, found in bench.earlier().items() if case.partition(":")[0] not in parts}
         bench.note("Figures of parts that were not run anew are an earlier run's.")
-    with EmbeddedCluster(BROKERS) as running:
-        fill(running)
-        warm = Wanted(running.cluster.bootstrap_servers(), "load", "produce", CONNECTIONS, IN_FLIGHT)
-        with SmallRequests(warm):
-            time.sleep(WARM_UP_S / (6 if options.quick else 1))
-        script = Script(bench, running, quick=options.quick)
-        for part in parts:
-            {"scrape": scrape, "ray": ray}[part](script)
+    read = [part for part in parts if part in READ]
+    if read:
+        with EmbeddedCluster(BROKERS) as running:
+            fill(running)
+            warm = Wanted(running.cluster.bootstrap_servers(), "load", "produce", CONNECTIONS, IN_FLIGHT)
+            with SmallRequests(warm):
+                time.sleep(WARM_UP_S / (6 if options.quick else 1))
+            script = Script(bench, running, quick=options.quick)
+            for part in read:
+                READ[part](script)
+    if "off" in parts:
+        hooks_off.measure(bench, quick=options.quick)
     judge(bench)
+    hooks_off.judge(bench)
     return bench.finish()
 
 

@@ -12,6 +12,7 @@ from raylog.time_counts import TimeCounts
 
 pytestmark = pytest.mark.core  # imports Ray
 
+RAY_REPORTS_EVERY_MS = 10_000
 Told = dict[tuple[str, tuple[str, ...]], float]
 
 
@@ -74,6 +75,29 @@ def test_a_gauge_that_does_not_change_is_told_each_time_because_ray_reports_it_o
     assert told == {(table.LEADERS.name, ("0",)): 3}
 
 
+def test_a_metric_is_registered_with_ray_once(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raylog.actors import ray_metrics
+
+    made: list[str] = []
+
+    class NotedGauge(ray_metrics.Gauge):
+        def __init__(self, name: str, *rest: Any) -> None:
+            made.append(name)
+            super().__init__(name, *rest)
+
+    monkeypatch.setattr(ray_metrics, "Gauge", NotedGauge)
+    ray = metrics_of(0)
+    for value in (3, 2, 1):
+        ray.send(samples((table.LEADERS, value)))
+    assert made == [table.LEADERS.name] and told[table.LEADERS.name, ("0",)] == 1
+
+
+def test_ray_gets_them_more_often_than_it_reports_and_a_config_says_how_often() -> None:
+    target = metrics_of(0).target()
+    assert (target.name, target.interval_config) == ("Ray", "metrics.ray.interval.ms")
+    assert 0 < target.interval_ms < RAY_REPORTS_EVERY_MS
+
+
 def test_a_gauge_whose_series_has_ended_is_zero(told: Told) -> None:
     ray = metrics_of(0)
     ray.send(samples((table.LOG_SIZE, 100, "t", "0"), (table.LOG_SIZE, 200, "u", "0")))
@@ -89,7 +113,7 @@ def test_a_histogram_is_what_prometheus_makes_of_one(told: Told) -> None:
     for length_ns in (1_000_000, 2_000_000, 60_000_000_000):
         times.add(length_ns)
     found.add_times(table.TOTAL_TIME, times, "Fetch")
-    metrics_of(1).send(found)
+    metrics_of(1, series_max=2).send(found)  # its buckets are all there, whatever the bound on series
     name = table.TOTAL_TIME.name
     buckets = {labels[1]: value for (named, labels), value in told.items() if named == f"{name}_bucket"}
     assert (buckets["0.5"], buckets["1.0"], buckets["2.5"], buckets["30000.0"], buckets["+Inf"]) == (0, 1, 2, 2, 3)
