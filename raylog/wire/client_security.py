@@ -34,6 +34,7 @@ from raylog.security.sasl_client import ScramLogin, plain_token
 from raylog.security.scram import ScramMechanism
 from raylog.types import Endpoint
 from raylog.wire.tls import VERSIONS, in_memory
+from raylog.wire.tls_alerts import NOT_TLS
 
 if TYPE_CHECKING:
     from raylog.wire.connection import Connection
@@ -114,16 +115,22 @@ def _load_own(context: ssl.SSLContext, security: ClientSecurity) -> None:
 # ------------------------------------------------------------------ TLS
 
 
-def tls_failure(endpoint: Endpoint, error: OSError) -> SslAuthenticationError | None:
-    """What a failed handshake means; None if trying again may help: the peer was merely gone."""
+NO_TLS: Final = "if it does not speak TLS, give another port, or security.protocol=PLAINTEXT or SASL_PLAINTEXT"
+_CERTIFICATE_WANTED: Final = "set ssl.keystore.location to one that its ssl.truststore knows"
+
+
+def tls_failure(endpoint: Endpoint, error: OSError, no_tls: str = NO_TLS) -> SslAuthenticationError | None:
+    """What a failed handshake means; None if trying again may help: the peer was merely gone. ``no_tls``
+    is said of a peer that speaks no TLS.
+    """
     where = f"TLS with {endpoint} failed"
     if isinstance(error, ssl.SSLCertVerificationError):
         return SslAuthenticationError(f"{where}: {_why_not_trusted(endpoint, error)}")
     if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
         return None
     reason = error.reason or str(error)
-    if reason in ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
-        remedy = NO_TLS
+    if reason in NOT_TLS:
+        remedy = no_tls
     elif "CERTIFICATE" in reason or reason.endswith(("UNKNOWN_CA", "ALERT_DECRYPT_ERROR")):
         remedy = f"it does not accept this client's certificate ({reason}): {_CERTIFICATE_WANTED}"
     elif "VERSION" in reason or "HANDSHAKE_FAILURE" in reason or "NO_" in reason:
@@ -131,10 +138,6 @@ def tls_failure(endpoint: Endpoint, error: OSError) -> SslAuthenticationError | 
     else:
         remedy = reason
     return SslAuthenticationError(f"{where}: {remedy}")
-
-
-NO_TLS: Final = "if it does not speak TLS, give another port, or security.protocol=PLAINTEXT or SASL_PLAINTEXT"
-_CERTIFICATE_WANTED: Final = "set ssl.keystore.location to one that its ssl.truststore knows"
 
 
 def _why_not_trusted(endpoint: Endpoint, error: ssl.SSLCertVerificationError) -> str:

@@ -54,9 +54,10 @@ from raylog.wire.frames import (
     encode_request,
     passed_on_request,
 )
-from raylog.wire.framing import Buffer, FramedProtocol
-from raylog.wire.handshake import ClientHandshake, HandshakeError, Peer
+from raylog.wire.framing import TLS_ALERT, Buffer, FramedProtocol
+from raylog.wire.handshake import HANDSHAKE_BYTES_MAX, ClientHandshake, HandshakeError, Peer
 from raylog.wire.internal_tls import Secret, security_of_link
+from raylog.wire.tls_alerts import UNLIKE_LINKS
 
 logger = logging.getLogger("raylog.wire")
 
@@ -142,9 +143,10 @@ class Connection(FramedProtocol):
             raise
         return connection
 
-    async def connect(self, security: ClientSecurity | None = None) -> None:
-        """The first half of ``open``, with TLS if ``security`` says so. Raises DisconnectedError,
-        caused by the OSError, and SslAuthenticationError.
+    async def connect(self, security: ClientSecurity | None = None, *, no_tls: str = NO_TLS) -> None:
+        """The first half of ``open``, with TLS if ``security`` says so. ``no_tls``: what is said of a
+        peer that may speak none. Raises DisconnectedError, caused by the OSError, and
+        SslAuthenticationError.
         """
         loop = asyncio.get_running_loop()
         host, port = self.endpoint.host, self.endpoint.port
@@ -160,14 +162,14 @@ class Connection(FramedProtocol):
                     failure = error
             raise failure or OSError(f"{host} has no address")
         except OSError as error:
-            if context is not None and (told := tls_failure(self.endpoint, error)) is not None:
+            if context is not None and (told := tls_failure(self.endpoint, error, no_tls)) is not None:
                 raise told from None
             if (
                 context is not None
                 and isinstance(error, ConnectionError | ssl.SSLError)
                 and error.errno != errno.ECONNREFUSED
             ):
-                raise DisconnectedError(f"{self.endpoint} ended the TLS handshake: {NO_TLS}") from error
+                raise DisconnectedError(f"{self.endpoint} ended the TLS handshake: {no_tls}") from error
             reason = (
                 str(error) if error.errno is None or isinstance(error, socket.gaierror) else os.strerror(error.errno)
             )
@@ -179,7 +181,7 @@ class Connection(FramedProtocol):
         the ConfigError if this process has no certificates to go by.
         """
         try:
-            await self.connect(security_of_link(secret))
+            await self.connect(security_of_link(secret), no_tls=f"if it does not speak TLS, {UNLIKE_LINKS}")
         except (SslAuthenticationError, ConfigError) as error:
             raise HandshakeError(str(error)) from error
 
@@ -472,18 +474,29 @@ class Connection(FramedProtocol):
             # TLS 1.3 refuses a client's certificate after the client's handshake, without a word.
             refused = SslAuthenticationError(f"{self.endpoint} may not accept this process's certificate")
         message: private.HandshakeMessage | None = handshake.start()
+        longest, self.frame_bytes_max = self.frame_bytes_max, HANDSHAKE_BYTES_MAX
         while message is not None:
             try:
                 reply = await self.request(message, timeout_ms=None)
             except (DisconnectedError, SslAuthenticationError):
                 raise DisconnectedError(
-                    f"{self.endpoint} closed the connection before the handshake was done"
+                    f"{self.endpoint} closed the connection before the handshake was done{self._strange_answer()}"
                 ) from refused
             except RaylogError as error:
                 raise HandshakeError(f"{self.endpoint} refused: {error}") from None
             message = handshake.receive(reply)
+        self.frame_bytes_max = longest
         assert handshake.peer is not None
         self.peer = handshake.peer
+
+    def _strange_answer(self) -> str:
+        """What is known of an answer that is none, to end a sentence with: that of a process with TLS is
+        an alert, where this one has none.
+        """
+        if not isinstance(self._close_reason, ProtocolError):
+            return ""
+        remedy = f": {UNLIKE_LINKS}, and connect anew where it has changed"
+        return f": {self._close_reason}{remedy if str(self._close_reason) == TLS_ALERT else ''}"
 
     def switch_to_stream(
         self,

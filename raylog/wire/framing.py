@@ -64,6 +64,8 @@ _KEEPIDLE: Final[int] = getattr(socket, "TCP_KEEPIDLE" if hasattr(socket, "TCP_K
 _KEEPALIVE: Final = ((_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 """A machine that vanished without a word is noticed after 40 s on a link that has nothing to say."""
 
+TLS_ALERT: Final = "a TLS alert where plain frames are spoken"
+
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -460,6 +462,8 @@ class FramedProtocol(asyncio.BufferedProtocol):
             return f"this is no HTTP port ({start!r})"
         if start[:2] == b"\x16\x03":
             return "a TLS hello where plain frames are spoken"
+        if start[:2] == b"\x15\x03":
+            return TLS_ALERT
         if size < 0:
             return f"negative frame size {size} ({start.hex(' ')})"
         return f"frame of {size} bytes, allowed are {self.frame_bytes_max} ({start.hex(' ')})"

@@ -37,6 +37,8 @@ from raylog.errors import ProtocolError
 from raylog.wire.internal_tls import Secret, secret_bytes
 from raylog.wire.private import HandshakeMessage, HandshakeReply
 
+HANDSHAKE_BYTES_MAX: Final = 4096
+"""Of one message."""
 MECHANISM: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 4096  # the least that RFC 7677 allows
 _USER: Final = "raylog"

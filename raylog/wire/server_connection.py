@@ -63,7 +63,7 @@ from raylog.wire.frames import (
     encode_response,
 )
 from raylog.wire.framing import LARGE_FRAME_BYTES, Buffer, FramedProtocol
-from raylog.wire.handshake import HandshakeError, Peer, ServerHandshake
+from raylog.wire.handshake import HANDSHAKE_BYTES_MAX, HandshakeError, Peer, ServerHandshake
 from raylog.wire.request import GONE, OPEN, REPLIED, Handler, Request
 from raylog.wire.server_counts import VERSION_BITS
 
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("raylog.wire")
 
-HANDSHAKE_BYTES_MAX: Final = 4096
 FETCH: Final = table.FETCH.key
 SMALL_HOLDER_BYTES: Final = 64 * 1024
 BROKER_REQUESTS_MAX: Final = 65_536

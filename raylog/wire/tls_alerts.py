@@ -3,6 +3,10 @@
 When a handshake fails, OpenSSL writes an alert for the peer, such as ``unknown_ca`` or
 ``certificate_required``, and the event loop drops its connection without sending it. So the object
 that shakes hands sends it by itself, before it reports the failure.
+
+For a peer that speaks no TLS at all OpenSSL writes nothing. On links inside the cluster such a peer is
+a process without TLS, and gets an alert all the same, by which it knows what is at the other end
+(``raylog.wire.connection``).
 """
 
 from __future__ import annotations
@@ -12,9 +16,16 @@ import logging
 import socket
 import ssl
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
+
+from raylog.kafka.context import INTERNAL
 
 logger = logging.getLogger("raylog.wire")
+
+NOT_TLS: Final = frozenset(("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"))
+"""OpenSSL's reasons, where what came was no TLS."""
+UNLIKE_LINKS: Final = "give every process of the cluster the same security.inter.broker.protocol"
+_WRONG_PROTOCOL: Final = b"\x15\x03\x03\x00\x02\x02\x46"  # a fatal alert: protocol_version
 
 _accepted: ContextVar[socket.socket | None] = ContextVar("_accepted", default=None)
 
@@ -38,15 +49,21 @@ class HandshakeReports(ssl.SSLObject):
             raise
         except ssl.SSLError as error:
             why = getattr(error, "verify_message", None) or error.reason or "the peer is gone"
+            if error.reason in NOT_TLS:
+                why += ": the peer does not speak TLS" + (f": {UNLIKE_LINKS}" if self.listener == INTERNAL else "")
             logger.warning("listener %s: a TLS handshake failed: %s", self.listener, why)
-            self._send_alert()
+            self._send_alert(_WRONG_PROTOCOL if self.listener == INTERNAL and error.reason in NOT_TLS else b"")
             raise
         self.accepted = None
 
-    def _send_alert(self) -> None:
-        if self.accepted is not None and self.outgoing is not None and self.outgoing.pending:
+    def _send_alert(self, otherwise: bytes) -> None:
+        """What OpenSSL has written for the peer, or else this."""
+        if self.accepted is None:
+            return
+        written = self.outgoing.read() if self.outgoing is not None else b""
+        if written or otherwise:
             with contextlib.suppress(OSError):  # the peer is gone, or reads nothing
-                self.accepted.send(self.outgoing.read())
+                self.accepted.send(written or otherwise)
 
 
 class ListenerContext(ssl.SSLContext):

@@ -17,9 +17,9 @@ from kio.schema.produce.v9.response import ProduceResponse
 from raylog.types import ActorIdentity, Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request
+from raylog.wire.handshake import HANDSHAKE_BYTES_MAX
 from raylog.wire.limits import Limits
 from raylog.wire.server import Server
-from raylog.wire.server_connection import HANDSHAKE_BYTES_MAX
 
 pytestmark = pytest.mark.core
 

@@ -53,8 +53,8 @@ async def dial_from_the_connection_on(endpoint: Endpoint, monkeypatch: pytest.Mo
         return limits[-1][1]
 
     class Dialling(Connection):
-        async def connect(self, security: ClientSecurity | None = None) -> None:
-            await super().connect(security)
+        async def connect(self, security: ClientSecurity | None = None, **said: str) -> None:
+            await super().connect(security, **said)
             seconds, limit = limits[-1]
             limit.reschedule(loop.time() + seconds)
 

@@ -126,6 +126,35 @@ def test_a_plain_dialer_is_refused_and_so_is_a_plain_server(run: Run, links: dic
     run(work())
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_links_with_tls_at_one_end_only_say_so_in_one_line_at_both(
+    links: dict[str, str], loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    remedy = "give every process of the cluster the same security.inter.broker.protocol"
+
+    async def work() -> list[str]:
+        server, plain = server_with(inside(links)), server_with(SECRET)
+        said = []
+        for endpoint, secret in ((await server.start(), SECRET), (await plain.start(), inside(links))):
+            with pytest.raises(DisconnectedError) as raised:
+                await client_of(endpoint, secret=secret)
+            said.append(str(raised.value))
+        await server.stop()
+        await plain.stop()
+        return said
+
+    run = asyncio.run if loop == "asyncio" else pytest.importorskip("uvloop").run
+    to_tls, to_plain = run(work())
+    assert "a TLS alert where plain frames are spoken" in to_tls and remedy in to_tls
+    assert "if it does not speak TLS" in to_plain and remedy in to_plain and "another port" not in to_plain
+    assert (
+        f"listener INTERNAL: a TLS handshake failed: WRONG_VERSION_NUMBER: the peer does not speak TLS: {remedy}"
+        in (caplog.text)
+    )
+    assert "a TLS hello where plain frames are spoken" in caplog.text
+    assert not any("\n" in each for each in (to_tls, to_plain))
+
+
 def test_a_certificate_of_another_authority_is_refused_and_says_nothing_about_life(
     run: Run, links: dict[str, str], tmp_path: Path
 ) -> None:
