@@ -1,28 +1,43 @@
-"""A producer's byte quota, beside Apache Kafka: how near to it a client stays, and what its neighbours notice of it.
+"""A producer's byte quota, beside Apache Kafka: how near to it a client stays, and what its neighbours notice of it. And what
+quotas cost that nobody reaches.
 
-One raylog broker, embedded, every server a Ray actor, behind its listener; and one KRaft broker of Apache Kafka. Both are up for the
-whole script and take turns. The quota is set by Kafka's own tool, for the client id of a producer of confluent-kafka.
+``--only PART`` runs a part anew; the others keep the figures of their last run.
+
+``held``: one raylog broker, embedded, every server a Ray actor, behind its listener; and one KRaft broker of Apache Kafka. Both are up
+for the whole part and take turns. The quota is set by Kafka's own tool, for the client id of a producer of confluent-kafka.
 
 - *rate of the quota*: what is acknowledged within 30 s of a producer that sends 1.5 times its quota, as a share of the quota. The first
   12 s don't count, in which it may use ten seconds' worth at once. One that sends as fast as it can sends in bursts of ten seconds'
   worth, with Kafka as well.
 - *neighbours*: the p99 of 20 producers without a quota that send ten records per second each, from ``produce`` to the delivery report,
   alone and beside a producer that sends 10 times its quota.
+
+``cost``: one raylog broker and confluent-kafka at its plain listener, with quotas of users and client ids (bytes produced and
+consumed, and time of requests) that are far above what the client does, with quotas of somebody else's, and with none. Each run has
+a new connection: one whose client has a quota stays at the Broker, others move to the host.
 """
 
 from __future__ import annotations
 
+import argparse
+import statistics
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Self
 
 from apache_kafka import VERSION, ApacheKafka, tool
+from bench_round_trip import kafka as round_trips
 from confluent_kafka import Producer
+from consumers import ConfluentKafkaReader
 from embedded import EmbeddedCluster
 from harness import Benchmark, Measurement, arguments
 from light_clients import CLIENT, LightClients
+from producers import ConfluentKafka, megabytes_per_second, random_values, written_bytes
+
+from raylog.client.sync import AdminClient
 
 LIGHT, HEAVY = "light", "heavy"
 PAIRS = 20
@@ -32,6 +47,18 @@ STEADY, NOISY = 1.5, 10.0  # times the quota
 WARM_UP_S, MEASURED_S = 12.0, 30.0
 NEIGHBOURS_S = 15.0
 TICK_S = 0.01
+PARTS = ("held", "cost")
+SHARES, NEIGHBOURS = "rate of the quota", "neighbours, p99"
+NONE, OTHERS, UNREACHED = "no quotas", "somebody else's quotas", "quotas that are not reached"
+FAR = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e9}
+ENTITIES: dict[str, tuple[dict[str, str | None], ...]] = {
+    NONE: (),
+    OTHERS: ({"user": "somebody"}, {"client-id": "somebody"}),
+    UNREACHED: ({"user": None}, {"client-id": None}),
+}
+KNOWN_S = 2.0  # within one, a change of quotas is in force
+COST_RECORDS, COST_BYTES, COST_TRIPS = 300_000, 1_000, 1_500
+COST_MAX, RATE_MIN = 1.05, 0.95
 
 
 class Raylog:
@@ -155,22 +182,11 @@ def neighbours_p99_ms(bootstrap: str, client_id: str | None, *, shorter: int) ->
         return with_producer(bootstrap, client_id, NOISY, work)
 
 
-def main() -> int:
-    quick = arguments().quick
+# ------------------------------------------------------------------ parts
+
+
+def held(bench: Benchmark, *, quick: bool) -> None:
     shorter = 4 if quick else 1
-    bench = Benchmark(
-        "quotas",
-        f"a producer with a byte quota stays near it and its neighbours notice little, beside Apache Kafka {VERSION}",
-        settings={
-            "quota": QUOTA,
-            "record_bytes": RECORD_BYTES,
-            "acks": "1",
-            "neighbours": PAIRS,
-            "measured_s": MEASURED_S,
-            "warm_up_s": WARM_UP_S,
-        },
-        quick=quick,
-    )
     used = iter(range(1_000_000))  # each run has a client id of its own, which has used nothing of its quota yet
 
     def run(work: Callable[..., float], bootstrap: str, name: str | None) -> Callable[[], float]:
@@ -178,24 +194,112 @@ def main() -> int:
 
     with Raylog() as ours, Kafka() as theirs:
         sides = (ours, theirs)
-        shares = bench.alternate(
-            "rate of the quota",
+        bench.alternate(
+            SHARES,
             {each.name: run(share_of_quota, each.bootstrap, "steady") for each in sides},
             unit="of the quota",
             warm_up=False,
         )
-        neighbours = bench.alternate(
-            "neighbours, p99",
+        bench.alternate(
+            NEIGHBOURS,
             {f"{each.name}, alone": run(neighbours_p99_ms, each.bootstrap, None) for each in sides}
             | {f"{each.name}, noisy": run(neighbours_p99_ms, each.bootstrap, "noisy") for each in sides},
             unit="ms",
             warm_up=not quick,
         )
-    share = shares[Raylog.name].median
-    bench.target("share of the quota that a steady producer gets", share, at_least=0.9)
-    bench.target("a steady producer's rate in its quota", share, at_most=1.1)
-    ratio = neighbours[f"{Raylog.name}, noisy"].median / neighbours[f"{Raylog.name}, alone"].median
-    bench.target("the neighbours' p99 beside a noisy producer, times that without", ratio, at_most=1.5)
+
+
+def cost(bench: Benchmark, *, quick: bool) -> None:
+    count, trips = COST_RECORDS // (20 if quick else 1), COST_TRIPS // (10 if quick else 1)
+    values = random_values(count, COST_BYTES)
+    with EmbeddedCluster(1) as running, AdminClient(running.cluster.address) as admin:
+        running.create_topic("few")
+        at = running.cluster.bootstrap_servers()
+
+        def with_quotas(work: Callable[[], float], name: str) -> float:
+            for entity in (entity for each in ENTITIES.values() for entity in each):
+                admin.alter_quotas(entity, FAR if entity in ENTITIES[name] else dict.fromkeys(FAR))
+            time.sleep(KNOWN_S)
+            return work()
+
+        def produced() -> float:
+            client = ConfluentKafka(at, "few", values, "1")
+            try:
+                return megabytes_per_second(client.rate(), COST_BYTES)
+            finally:
+                client.close()
+
+        def consumed() -> float:
+            reader = ConfluentKafkaReader(at, "few", count // 2)
+            try:
+                return megabytes_per_second(reader.rate(), COST_BYTES)
+            finally:
+                reader.close()
+
+        def taken() -> float:
+            return 1_000 * statistics.median(round_trips(at, "few", "1", trips))
+
+        def compare(case: str, work: Callable[[], float], unit: str, written: int) -> None:
+            runs: Mapping[str, Callable[[], float]] = {name: partial(with_quotas, work, name) for name in ENTITIES}
+            bench.alternate(f"cost: {case}", runs, unit=unit, written_bytes=written)
+
+        compare("produce, 1 KB", produced, "MB/s", written_bytes(count, COST_BYTES))
+        compare("consume, 1 KB", consumed, "MB/s", 0)
+        compare("round trip, p50", taken, "ms", 0)
+
+
+# ------------------------------------------------------------------ all
+
+
+def judge(bench: Benchmark) -> None:
+    for case, found in bench.cases.items():
+        if case == SHARES:
+            share = found[Raylog.name].median
+            bench.target("share of the quota that a steady producer gets", share, at_least=0.9)
+            bench.target("a steady producer's rate in its quota", share, at_most=1.1)
+        elif case == NEIGHBOURS:
+            ratio = found[f"{Raylog.name}, noisy"].median / found[f"{Raylog.name}, alone"].median
+            bench.target("the neighbours' p99 beside a noisy producer, times that without", ratio, at_most=1.5)
+        else:
+            for name in (OTHERS, UNREACHED):
+                ratio = found[name].median / found[NONE].median
+                bounds = {"at_most": COST_MAX} if "round trip" in case else {"at_least": RATE_MIN}
+                bench.target(f"{case}: {name}, times that without any", ratio, **bounds)
+
+
+def part_of(case: str) -> str:
+    return "cost" if case.startswith("cost: ") else "held"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=PARTS, help="one part; the other's figures stay")
+    options = arguments(parser)
+    bench = Benchmark(
+        "quotas",
+        f"a producer with a byte quota stays near it and its neighbours notice little, beside Apache Kafka {VERSION}; "
+        "quotas that nobody reaches cost little",
+        settings={
+            "quota": QUOTA,
+            "record_bytes": RECORD_BYTES,
+            "acks": "1",
+            "neighbours": PAIRS,
+            "measured_s": MEASURED_S,
+            "warm_up_s": WARM_UP_S,
+            "cost_records": COST_RECORDS,
+            "cost_bytes": COST_BYTES,
+        },
+        quick=options.quick,
+    )
+    parts = (options.only,) if options.only else PARTS
+    if options.only:
+        bench.cases = {case: found for case, found in bench.earlier().items() if part_of(case) not in parts}
+    for part in parts:
+        {"held": held, "cost": cost}[part](bench, quick=options.quick)
+        bench.write()
+    judge(bench)
+    if options.only:
+        bench.note("Figures of parts that were not run anew are an earlier run's.")
     return bench.finish()
 
 
