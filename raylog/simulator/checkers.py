@@ -60,7 +60,7 @@ class Seen(NamedTuple):
     leader_epoch: int
     crc: int
     producer_id: int
-    is_control: bool
+    is_control: bool = False
 
 
 def seen(view: BatchView) -> Seen:
