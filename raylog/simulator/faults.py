@@ -392,7 +392,7 @@ class Faults:
             for replica in leader.host.replicas.values()
             if replica.leader is not None
             for broker in replica.leader.followers
-            if not is_future(broker)
+            if not is_future(broker)  # a future copy is on the machine of the replica that it is a copy of
         ]
         brokers = range(1, len(self.simulation.broker_machines) + 1)
         others = [broker for broker in followers or brokers if broker != leader.host.context.broker_id]

@@ -276,6 +276,10 @@ class Observer:
     ) -> None:
         """Who joins the ISR, or takes a member's place, holds all that is below any high watermark,
         in the process that is registered; the leader counts that one.
+
+        A broker whose replica joins may have a future copy as well, which the leader counts under a
+        name of its own. That one counts here if it is what has arrived, until the leader has heard
+        that it bears the broker's name now.
         """
         history = self.checkers.history(id, topic)
         leading = self._replica_in(image, id, state, state.leader)
@@ -289,12 +293,13 @@ class Observer:
             leader = leading.leader if leading is not None else None
             if leader is None or leader.leader_epoch != state.leader_epoch:
                 continue
-            if broker not in leader.isr.maximal and future_id(broker) not in leader.isr.maximal:
+            names = {broker, future_id(broker)} if broker in arrived else {broker}
+            if not names & set(leader.isr.maximal):
                 raise history.fail(
                     f"broker {broker} joined the ISR, but leader {state.leader} counts {leader.isr.maximal}"
                 )
             node, counted = state.node_of(broker), leader.followers.get(broker)
-            if broker in arrived:  # until the leader has heard of it
+            if broker in arrived:
                 counted = leader.followers.get(future_id(broker), counted)
             actor = image.actors.get(node)
             registered = {self._registered.get(node), actor.incarnation if actor is not None else None}

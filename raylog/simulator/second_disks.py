@@ -6,8 +6,18 @@ from one to the other all the time: the move of one is now and then turned round
 often a process dies just then: the one that copies, the one that has the replica, or the leader.
 
 The checkers judge as ever: nothing acknowledged is lost, at most one process leads an epoch, a
-replica's process never deletes a folder that is assigned to its disk. What is judged here on top: no
-decision that ends a move makes the ISR smaller, or leaves the broker without a replica.
+replica's process never deletes a folder that is assigned to its disk. What is judged here on top, of
+each decision by which a copy takes its replica's place:
+
+- the broker is in the ISR, and nobody leaves it but whom the leader asked out in the same request:
+  then the decision counts for two partition epochs;
+- who led leads on, in the next leader epoch if it is the leader that came to another disk.
+
+These are promises about one decision, so the entries of the metadata log are judged one by one.
+What the controllers' images show between two looks may be several decisions: where a process dies
+just then, the entry behind the arrival takes it out of the ISR and elects another leader.
+
+At the end no disk holds a folder of a partition that is not assigned to it.
 """
 
 from __future__ import annotations
@@ -15,8 +25,9 @@ from __future__ import annotations
 import uuid
 
 from raylog.metadata.actors.disk_requests import DiskTarget, MoveToDisks, MovingToDisks
-from raylog.metadata.records import PartitionState
+from raylog.metadata.records import PartitionChanged, PartitionState, Record, TopicDeleted, decode_batch
 from raylog.metadata.requests import RegisterDisk
+from raylog.raft.messages import EntryKind
 from raylog.simulator.checkers import Violation
 from raylog.simulator.simulation import Simulation
 from raylog.types import TopicIdPartition
@@ -28,7 +39,8 @@ DEATHS = 0.4  # the share of moves in which somebody dies
 class DiskSimulation(Simulation):
     def run(self) -> None:
         self._second = {broker: self.new_uuid() for broker in range(1, len(self.broker_machines) + 1)}
-        self._judged: dict[TopicIdPartition, PartitionState] = {}
+        self._judged: dict[TopicIdPartition, PartitionState] = {}  # as the entries up to the next index have it
+        self._judged_index = 0
         for broker in self._second:
             files = self.machine_of(broker).disk.files()
             files.make_directory(self._path(broker))
@@ -97,20 +109,59 @@ class DiskSimulation(Simulation):
 
     def _step(self) -> None:
         super()._step()
-        for id, _, state in self.partitions():
+        whole = [each.controller.quorum for each in self.controllers.running() if each.controller is not None]
+        if whole and self._judged_index < min(quorum.log.snapshot.last_index for quorum in whole):
+            self._judged.clear()  # what is between is in nobody's log any more
+            self._judged_index = min(quorum.log.snapshot.last_index for quorum in whole)
+        for quorum in whole:
+            if quorum.log.snapshot.last_index <= self._judged_index < quorum.delivered_index:
+                for entry in quorum.log.slice(self._judged_index + 1, quorum.delivered_index, 1 << 62):
+                    if entry.kind is EntryKind.RECORDS:
+                        for record in decode_batch(entry.data):
+                            self._follow(record)
+                self._judged_index = quorum.delivered_index
+
+    def _follow(self, record: Record) -> None:
+        if isinstance(record, TopicDeleted):
+            self._judged = {id: state for id, state in self._judged.items() if id.topic_id != record.topic_id}
+        elif isinstance(record, PartitionChanged):
+            id = TopicIdPartition(record.topic_id, record.partition)
             before = self._judged.get(id)
-            if before is not state:
-                self._judged[id] = state
-                if before is not None and before.futures:
-                    self._judge(id, before, state)
+            self._judged[id] = record.state
+            if before is not None:
+                self._judge(id, before, record.state)
 
     def _judge(self, id: TopicIdPartition, before: PartitionState, after: PartitionState) -> None:
         for future in before.futures:
-            slot = after.slot(future.broker_id)
-            if slot is None or slot.node_id != future.node_id:
+            broker = future.broker_id
+            if after.node_of(broker) != future.node_id:
                 continue
             self.counts["replicas that came to another disk"] += 1
-            if after.partition_epoch != before.partition_epoch + 1:
-                continue  # the same decision, or a later one, changed the ISR or the replicas as well
-            if not set(before.isr) <= set(after.isr) or future.broker_id not in after.isr:
+            has_led = before.leader == broker
+            if broker not in after.isr or after.future(broker) is not None:
+                raise Violation(f"{id} of broker {broker} came to another disk: {before} became {after}")
+            if after.partition_epoch == before.partition_epoch + 1 and not set(before.isr) <= set(after.isr):
                 raise Violation(f"{id} came to another disk, and its ISR {before.isr} became {after.isr}")
+            if (after.leader, after.leader_epoch) != (before.leader, before.leader_epoch + has_led):
+                raise Violation(f"{id} of broker {broker} came to another disk: {before} became {after}")
+            if has_led:
+                self.counts["leaders that came to another disk"] += 1
+
+    def _uneven(self) -> str | None:
+        return super()._uneven() or self._left_over()
+
+    def _left_over(self) -> str | None:
+        """A folder on a disk to which its partition is not assigned."""
+        for broker, second in self._second.items():
+            disk = self.machine_of(broker).disk
+            for directory_id, path in (
+                (self.directory_ids[broker], self._path(broker, first=True)),
+                (second, self._path(broker)),
+            ):
+                found = disk.lookup(path)
+                for id, topic, state in self.partitions() if found is not None else ():
+                    slot = state.slot(broker)
+                    is_home = slot is not None and slot.directory_id == directory_id
+                    if not is_home and disk.lookup(f"{path}/{topic}-{id.partition}") is not None:
+                        return f"{path} holds {topic}-{id.partition}, whose replica there is {slot}"
+        return None
