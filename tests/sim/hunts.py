@@ -2,8 +2,9 @@
 
 Those of the groups' machines are hunted in the runs with groups, those of the
 clients and of the Broker in the runs with the production clients, those of the transactions'
-coordinator in worlds that have no cluster (``coordinator_worlds``), and those of ``hosted_mutations``
-in the runs with the production coordinator of transactions.
+coordinator in worlds that have no cluster (``coordinator_worlds``), those of ``hosted_mutations``
+in the runs with the production coordinator of transactions, and those of ``disk_move_mutations`` in
+the runs whose brokers have two disks each.
 
 ``make mutations`` (``python tests/sim/hunts.py [--processes N] [NAME …]``) hunts for each through up to 200 seeds. Without
 names it hunts for all. What it finds it writes into ``mutations.md`` beside this file, hunt by hunt.
@@ -34,6 +35,7 @@ from coordinator_mutations import COORDINATOR_MUTATIONS
 from coordinator_worlds import run_worlds
 from creation_mutations import CREATION_MUTATIONS
 from damage_mutations import DAMAGE_MUTATIONS
+from disk_move_mutations import DISK_MOVE_MUTATIONS
 from disk_mutations import DISK_MUTATIONS
 from driver_mutations import DRIVER_MUTATIONS
 from follower_session_mutations import FOLLOWER_SESSION_MUTATIONS
@@ -65,6 +67,7 @@ ALL = {
     **DAMAGE_MUTATIONS,
     **LOG_MUTATIONS,
     **MOVE_MUTATIONS,
+    **DISK_MOVE_MUTATIONS,
     **SCALING_MUTATIONS,
     **PRODUCER_MUTATIONS,
     **TRANSACTION_MUTATIONS,
@@ -93,8 +96,8 @@ class Catch:
 def _run(seed: int, kind: str) -> SeedOutcome:
     if kind == "coordinator":
         return run_worlds(seed)
-    groups, clients, transactions = (kind == each for each in ("groups", "clients", "transactions"))
-    return run_seed(seed, events=EVENTS, groups=groups, clients=clients, transactions=transactions)
+    kinds = {each: kind == each for each in ("groups", "clients", "transactions", "disks")}
+    return run_seed(seed, events=EVENTS, **kinds)
 
 
 @cache
@@ -110,6 +113,8 @@ def kind_of(name: str) -> str:
         return "coordinator"
     if name in HOSTED_MUTATIONS:
         return "transactions"
+    if name in DISK_MOVE_MUTATIONS:
+        return "disks"
     return "clients" if name in CLIENT_MUTATIONS or name in BROKER_MUTATIONS else "replicas"
 
 
@@ -175,7 +180,8 @@ def table(catches: Mapping[str, Catch]) -> str:
         f"Faults patched into the machines (`*_mutations.py`), and after how many seeds of {EVENTS} events the ordinary random",
         f"run of the simulator found them; hunted from seed {FIRST_SEED} on through {SEEDS_MAX} at most. Written by `make mutations`.",
         "Those of `coordinator_mutations.py` are hunted in worlds without a cluster (`coordinator_worlds.py`), those of",
-        "`hosted_mutations.py` in the runs with the production coordinator of transactions.",
+        "`hosted_mutations.py` in the runs with the production coordinator of transactions, those of `disk_move_mutations.py` in the",
+        "runs whose brokers have two disks each.",
         "",
         "| mutation | seeds | what broke |",
         "|---|---:|---|",

@@ -235,6 +235,32 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/metadata/test_moves.py::test_a_followers_move_ends_the_epoch_so_that_its_late_fetches_count_no_more",
         _LATE_FETCH,
     ),
+    "take_in_another_process_than_the_one_that_caught_up": UnitTest(
+        "tests/metadata/test_disk_moves.py::test_only_the_process_that_was_seen_to_catch_up_takes_the_place",
+        "the machine of a copy has to lose power between its last fetch and the answer to the leader, and the copy with it "
+        "what was committed meanwhile",
+    ),
+    "keep_the_epoch_of_a_copy_in_a_process_that_runs": UnitTest(
+        "tests/metadata/test_disk_moves.py::test_a_copy_in_a_process_that_runs_already_begins_another_epoch",
+        _LATE_FETCH,
+    ),
+    "give_a_copy_up_that_is_out_of_sight": UnitTest(
+        "tests/metadata/test_disk_moves.py::test_a_new_controller_goes_on_with_the_copy",
+        "a replica that stays where it is breaks nothing",
+    ),
+    "never_give_a_lost_copy_up": UnitTest(
+        "tests/metadata/test_disk_moves.py::test_a_copy_that_fails_is_given_up_and_the_replica_stays",
+        "whose disk failed is restarted in the healing, and the copy goes on",
+    ),
+    "copy_between_disks_without_a_throttle": UnitTest(
+        "tests/replication/test_disk_moves.py::test_a_copy_pays_for_what_it_copies_and_the_replica_does_not",
+        "a copy that is made too fast is whole, too",
+    ),
+    "call_a_copy_the_replica": UnitTest(
+        "tests/listener/test_disk_moves.py"
+        "::test_the_throttle_of_a_plan_holds_its_moves_back_and_goes_when_they_are_complete",
+        "nobody there asks which folders a process has",
+    ),
     "move_the_next_replica_before_the_last_has_arrived": UnitTest(
         "tests/metadata/test_scaling.py::test_one_replica_moves_at_a_time",
         "several moves of one disk at once are slow, and break nothing",
