@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.configs import topic_configs
 from raylog.metadata.actors import node_slots
+from raylog.metadata.configuration import effective_configs
 from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
@@ -225,26 +226,34 @@ class CountedName(str):
 
 
 @pytest.mark.parametrize(
-    "ask",
+    ("prefix", "ask"),
     [
-        lambda names: CreateTopics(tuple(RequestedTopic(name, 1, 1) for name in names), validate_only=True),
-        lambda names: CreateTopics(tuple(RequestedTopic(name, 0, 1) for name in names)),
-        lambda names: CreatePartitions(tuple(PartitionGrowth(name, 2) for name in names)),
-        lambda names: DeleteTopics(names),
+        ("new", lambda names: CreateTopics(tuple(RequestedTopic(name, 1, 1) for name in names), validate_only=True)),
+        ("new", lambda names: CreateTopics(tuple(RequestedTopic(name, 0, 1) for name in names))),
+        ("old", lambda names: CreatePartitions(tuple(PartitionGrowth(name, 2) for name in names), validate_only=True)),
+        ("old", lambda names: DeleteTopics(names)),
     ],
     ids=["create", "refuse", "grow", "delete"],
 )
-def test_a_request_of_many_topics_looks_at_each_name_a_few_times(world, ask):
-    create(world, *(RequestedTopic(f"a.{number}", 1, 1) for number in range(3)))
+def test_a_request_of_many_topics_looks_at_each_name_a_few_times(world, prefix, ask):
+    create(world, *(RequestedTopic(f"old.{number}", 1, 1) for number in range(400)))
     CountedName.looks = 0
-    outcomes = world.ask(ask(tuple(CountedName(f"t.{number}") for number in range(400)))).topics
+    outcomes = world.ask(ask(tuple(CountedName(f"{prefix}.{number}") for number in range(400)))).topics
     assert len(outcomes) == 400 and CountedName.looks <= 400 * 10
 
 
-def test_topics_of_one_request_collide_with_each_other_too(world):
-    assert errors(create(world, *(RequestedTopic(name, 1, 1) for name in ("a.b", "a_b", "a-b")))) == [
-        0, ErrorCode.invalid_topic_exception, 0,
-    ]  # fmt: skip
+def test_configs_that_several_topics_of_a_request_have_are_described_once(world, monkeypatch):
+    asked = []
+    describe = effective_configs.topic_synonyms
+    monkeypatch.setattr(
+        effective_configs, "topic_synonyms", lambda *arguments: asked.append(arguments) or describe(*arguments)
+    )
+    own = (("retention.ms", "1000"),)
+    created = create(world, *(RequestedTopic(f"t{number}", 1, 1, configs=own * (number % 2)) for number in range(9)))
+    assert [{name: value for name, value, _ in each.configs}["retention.ms"] for each in created] == [
+        "1000" if number % 2 else "604800000" for number in range(9)
+    ]
+    assert len(asked) == 2 * len(topic_configs.TOPIC_CONFIGS)
 
 
 def test_a_topic_for_whose_actors_a_broker_has_no_slots_is_refused(world, monkeypatch):
