@@ -91,6 +91,24 @@ def test_a_session_that_is_slow_a_second_time_is_saved(tmp_path: Path, monkeypat
     assert feed.saved[0].read_bytes() == session_of(door.name, [frame])
 
 
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_only_who_cannot_log_in_at_rest_either_is_a_finding(
+    is_locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fed(lane: Lane, door: Door, frames: Iterable[bytes]) -> None:
+        if is_locked:
+            feed.locked_out[door.name] = door, "closed"
+
+    monkeypatch.setattr(Lane, "feed", fed)
+    nowhere: Any = None
+    door = Door("login", nowhere, nowhere, [], [], share=1)
+    feed = FastFeed([door], 5, Counter(), tmp_path)
+    feed.locked_out[door.name] = door, "TimeoutError"
+    asyncio.run(feed.run(0))
+    assert list(feed.findings) == (["nobody can log in as login: closed"] if is_locked else [])
+    assert not feed.locked_out
+
+
 @pytest.mark.slow
 def test_a_long_run_finds_nothing(tmp_path: Path) -> None:
     told = str(tmp_path / "told.json")

@@ -177,6 +177,7 @@ class FastFeed:
         self.saved: list[Path] = []
         self.slowest_s = 0.0
         self.slow: list[tuple[Door, int, list[bytes]]] = []  # sessions that took a long time by the wall's clock
+        self.locked_out: dict[str, tuple[Door, str]] = {}  # where a login has failed, and why
         self.judged: dict[tuple[int, int, bytes], frozenset[str]] = {}
         self._found = found
         self._shares = [each.share for each in doors]
@@ -199,7 +200,18 @@ class FastFeed:
                 self.save(known, (door.name, number, sent))
         for each in self._lanes:
             each.close()
+        await self._log_in_again()
         await asyncio.sleep(0)
+
+    async def _log_in_again(self) -> None:
+        """Where somebody could not, for the machine may have been too busy. Now everything is at rest."""
+        locked_out, self.locked_out = self.locked_out, {}
+        for door, _ in locked_out.values():
+            await self._lanes[0].feed(door, ())
+        self._lanes[0].close()
+        for door, why in self.locked_out.values():
+            self.findings[f"nobody can log in as {door.name}: {why}"] += 1
+        self.locked_out.clear()
 
     async def replay(self, door: str, frames: list[bytes]) -> None:
         """One session, alone."""
@@ -309,7 +321,7 @@ class Lane:
             self._kept[door.name] = connection
             self._feed.logins[door.name] += 1
         except Exception as error:
-            self._feed.findings[f"nobody can log in as {door.name}: {told_of(error)}"] += 1
+            self._feed.locked_out[door.name] = door, told_of(error)
             connection.abort()
 
     def hung_up(self, connection: ServerConnection) -> None:
