@@ -16,6 +16,7 @@ from raylog.cli import reassign
 from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.cluster import Cluster
+from raylog.errors import ConfigError
 from raylog.kafka import table
 from raylog.kafka.chain import Refuse
 from raylog.listener.log_directories import refuse
@@ -154,7 +155,8 @@ def planned(running, admin, tmp_path, monkeypatch):
         plan.write_text(json.dumps({"version": 1, "partitions": [each]}))
 
         def run(command, *arguments):
-            result = CliRunner().invoke(reassign.app, [command, "--reassignment-json-file", str(plan), *arguments])
+            every = [command, "--reassignment-json-file", str(plan), *arguments]
+            result = CliRunner().invoke(reassign.app, every, catch_exceptions=False)
             return result.exit_code, result.stdout
 
         return run, old, path
@@ -200,8 +202,8 @@ def test_a_plan_that_is_cancelled_leaves_replicas_on_their_disks_without_a_throt
 
 def test_a_throttle_of_disks_below_nothing_is_refused(planned):
     run, _, _ = planned("negative")
-    code, _ = run("execute", "--replica-alter-log-dirs-throttle", "-5")
-    assert code != 0
+    with pytest.raises(ConfigError, match="--replica-alter-log-dirs-throttle -5"):
+        run("execute", "--replica-alter-log-dirs-throttle", "-5")
 
 
 def test_a_move_is_shown_before_any_process_has_opened_the_copy(running, admin):
