@@ -22,7 +22,11 @@ from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.internal_tls import SecretInsideTls, secret_bytes
 
-pytestmark = [pytest.mark.ray, pytest.mark.skipif(not is_installed("cryptography"), reason="raylog[secure]")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_installed("cryptography"), reason="raylog[secure]"),
+]
 
 TOPIC = "kept"
 PLAIN = ("--config", "security.inter.broker.protocol=PLAINTEXT", "--listeners", "PLAINTEXT://127.0.0.1:0")
