@@ -497,7 +497,7 @@ class Provisioner:
             for each in sorted(self._joined.values(), key=lambda each: each.disk.broker_id if each.disk else -1):
                 for name, value in each.disk.configs if each.disk is not None else ():
                     if said.setdefault(name, value) != value:
-                        logger.warning("%s=%s of %s does not count: it is %s", name, value, each.path, said[name])
+                        logger.warning("%s of %s does not count: another disk says otherwise", name, each.path)
             are_all_here = len(self._joined) >= self._expected
             self._nodes.configure(address, StaticSource.NODES, said, replaces=are_all_here)
         ordered, self._ordered = self._ordered, None  # more may be ordered meanwhile
