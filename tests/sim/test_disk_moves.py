@@ -14,13 +14,13 @@ from raylog.simulator.second_disks import DiskSimulation
 pytestmark = pytest.mark.sim
 
 EVENTS = 2_000
-SEEDS = (5, 7, 12)
+SEEDS = (1, 3, 5, 9)
 FAILED_SEEDS = (8, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (113, 123, 137)))
 """Each stopped at the simulator and not at the product, as its trace shows. 8: broker 2's replica joined the ISR while a future
 copy of it was under way, and the check took the leader's count of the copy for that of the replica. 113 and 137: a process died
 just when a copy arrived, and the two decisions, seen as one, made the ISR smaller. 123: a fault looked for a machine by the name
 that the leader has for a future copy."""
-FURTHER_SEEDS = (1, 2, 3, 4, 6, *range(9, 12), *range(13, 60))
+FURTHER_SEEDS = (2, 4, 6, 7, *range(10, 60))
 """Slow ones: ``make test-long`` runs them."""
 MET = {
     "moves between disks begun": 8,

@@ -25,7 +25,7 @@ FURTHER_SEEDS = range(15, 151)
 """Slow ones: ``make test-long`` runs them."""
 PROCESSES = 2
 MET = {
-    "batches of jobs committed": 25,
+    "batches of jobs committed": 10,
     "chains of copies": 1,
     "chains of copies by groups": 4,
     "committed offsets shown": 10,
@@ -41,7 +41,7 @@ MET = {
     "records copied by groups": 100,
     "records copied in chains": 50,
     "records polled in histories": 500,
-    "rows of jobs shown": 100,
+    "rows of jobs shown": 40,
     "transactions aborted": 20,
     "transactions committed": 20,
 }

@@ -24,6 +24,14 @@ _LOOKED_AT = "each five seconds a fetch looks at all partitions of its session, 
 _THREE_CONTROLLERS = "it takes three elections of controllers in a row, each with another majority"
 
 UNIT_TESTS: dict[str, UnitTest] = {
+    "accept_an_old_incarnation_into_the_isr": UnitTest(
+        "tests/replication/test_high_watermark.py::test_a_fetch_of_an_old_incarnation_does_not_count",
+        "it takes a fetch of a new process and a change of the ISR before its leader hears of it; 200 seeds did not",
+    ),
+    "send_a_batch_in_doubt_again_under_a_new_epoch": UnitTest(
+        "tests/client/test_partition_queue.py::test_the_halves_of_a_batch_in_doubt_are_in_doubt",
+        "it takes a producer that starts over while a batch in doubt was stored; one seed of 200 did",
+    ),
     "forget_news_that_was_not_sent": UnitTest(
         "tests/replication/test_follower_sessions.py::test_what_does_not_fit_into_an_answer_is_sent_in_the_next_ones",
         _LOOKED_AT,
