@@ -48,7 +48,7 @@ ROUNDS = 3
 
 COMMITTED = ((1, 1), (100, 1), (1, 12), (100, 12))  # records, partitions
 SMALL = 100
-TRANSACTIONS = 60
+TRANSACTIONS = 180
 WARM_UP = 1_000  # transactions
 LARGE = 1_000
 PRODUCED = 250_000
