@@ -60,6 +60,17 @@ def sessions(hosts: Hosts, id: TopicIdPartition = P0) -> int:
     return len(hosts.replica(1, id).watchers.followers)
 
 
+def begun() -> tuple[Hosts, FetchReceived]:
+    """A session that the test has begun in broker 2's name, and the next fetch in it."""
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1, 2), to=(1,), run=False)
+    part = FetchPartition(P0, 0, 1 << 20, 0)
+    first = FetchReceived(1, 2, hosts.assigned(2).incarnation, 500, 1, 1 << 20, 0, (part,), wants_all=True)
+    (told,) = hosts.handle(1, first)
+    assert isinstance(told, Reply) and isinstance(told.reply, FetchReply)
+    return hosts, replace(first, token=2, wants_all=False, session_id=told.reply.session_id, session_epoch=1)
+
+
 def test_a_record_is_fetched_by_name_of_its_own_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = following()
     with fetches(monkeypatch) as found:
@@ -144,13 +155,8 @@ def test_a_fetch_of_no_session_is_refused_and_the_follower_names_all_again() -> 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_only_the_next_fetch_belongs_to_a_session_and_only_when_the_one_before_is_answered(ahead: int) -> None:
-    hosts = Hosts((1, 2))
-    hosts.assign(1, (1, 2), to=(1,), run=False)
-    part = FetchPartition(P0, 0, 1 << 20, 0)
-    first = FetchReceived(1, 2, hosts.assigned(2).incarnation, 500, 1, 1 << 20, 0, (part,), wants_all=True)
-    (told,) = hosts.handle(1, first)
-    assert isinstance(told, Reply) and isinstance(told.reply, FetchReply)
-    later = replace(first, token=2, wants_all=False, session_id=told.reply.session_id, session_epoch=ahead)
+    hosts, following_one = begun()
+    later = replace(following_one, session_epoch=ahead)
     effects = hosts.handle(1, later)
     if ahead == 1:
         assert effects == [], "it waits"
@@ -163,17 +169,11 @@ def test_only_the_next_fetch_belongs_to_a_session_and_only_when_the_one_before_i
 
 
 def test_a_fetch_of_another_process_or_another_partition_belongs_to_no_session() -> None:
-    hosts = Hosts((1, 2))
-    hosts.assign(1, (1, 2), to=(1,), run=False)
-    part = FetchPartition(P0, 0, 1 << 20, 0)
-    first = FetchReceived(1, 2, hosts.assigned(2).incarnation, 500, 1, 1 << 20, 0, (part,), wants_all=True)
-    (told,) = hosts.handle(1, first)
-    assert isinstance(told, Reply) and isinstance(told.reply, FetchReply)
-    later = replace(first, token=2, wants_all=False, session_id=told.reply.session_id, session_epoch=1)
+    hosts, later = begun()
     for foreign in (
         replace(later, token=11, replica_id=3),
         replace(later, token=12, replica_incarnation=later.replica_incarnation + 1),
-        replace(later, token=13, partitions=(replace(part, id=IDS[1]),)),
+        replace(later, token=13, partitions=(replace(later.partitions[0], id=IDS[1]),)),
     ):
         assert hosts.handle(1, foreign) == [Reply(foreign.token, FetchReply((), error=NOT_FOUND))]
     assert hosts.handle(1, later) == [], "it waits"
