@@ -99,12 +99,13 @@ def arrived(state: PartitionState, broker_id: int, incarnation: int) -> Partitio
 
 def under_way(image: MetadataImage) -> tuple[DiskMove, ...]:
     """The moves that have begun and are not complete, by topic name and partition."""
-    return tuple(
+    found = (
         DiskMove(name, partition, slot.broker_id, slot.node_id, image.disks[slot.directory_id].path)
-        for name, topic_id in sorted(image.topic_ids.items())
-        for partition, state in sorted(image.topics[topic_id].partitions.items())
+        for name, topic_id in image.topic_ids.items()
+        for partition, state in image.topics[topic_id].partitions.items()
         for slot in state.futures
     )
+    return tuple(sorted(found, key=lambda move: (move.topic, move.partition, move.node_id)))
 
 
 def apart(members: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
