@@ -327,8 +327,9 @@ class ServerConnection(FramedProtocol):
 
     def send_reply(self, request: Request, frame: Sequence[Buffer], *, now: bool = False) -> None:
         """Takes the encoded answer of an open request; an empty one only ends it. ``now``: written
-        at once where order allows.
+        at once where order allows. So is one that no other request of its connection waits behind.
         """
+        now = now or self.in_flight_requests == 1
         request.state = REPLIED
         if request.began_ns:
             self.server.counts.until_answered[request.api_key].add(perf_counter_ns() - request.began_ns)
@@ -343,7 +344,7 @@ class ServerConnection(FramedProtocol):
         elif self._order and self._order[0] is request:
             self._order.popleft()
             if frame:
-                self.write_frame(frame)
+                (self.write_frame_now if now else self.write_frame)(frame)
             while self._order and self._order[0].encoded is not None:
                 following = self._order.popleft()
                 if following.encoded:

@@ -57,21 +57,36 @@ def test_a_handler_may_answer_at_once_later_or_as_a_coroutine(run: Run) -> None:
     run(work())
 
 
-def test_a_written_answer_leaves_with_others_at_the_end_of_the_turn_or_at_once(run: Run) -> None:
+def test_an_answer_leaves_at_once_if_no_other_one_may_leave_with_it(run: Run) -> None:
     parked: list[Request] = []
 
+    def answer(request: Request, *, now: bool) -> int:
+        """How much of it is still to be written then."""
+        found = private.AwaitLeaderResponse(leader_node=request.body.partition, leader_epoch=1)
+        request.send(encode_response(found, request.correlation_id), now=now)
+        return request.connection.unsent_bytes
+
     async def work() -> None:
-        server = server_of({private.AWAIT_LEADER: parked.append})
-        connection = await client_of(await server.start())
-        futures = [connection.send(private.AwaitLeaderRequest("t", number, 0, 100)) for number in range(2)]
-        await until(lambda: len(parked) == 2)
-        for request, now in zip(reversed(parked), (True, False), strict=True):
-            found = private.AwaitLeaderResponse(leader_node=request.body.partition, leader_epoch=1)
-            request.send(encode_response(found, request.correlation_id), now=now)
-            assert (request.connection.unsent_bytes == 0) is now
-        assert [reply.leader_node for reply in await asyncio.gather(*futures)] == [0, 1]
-        connection.close()
-        await server.stop()
+        for ordered in (False, True):
+            server = server_of({private.AWAIT_LEADER: parked.append}, ordered=ordered)
+            connection = await client_of(await server.start())
+
+            async def asked(count: int, connection: Connection = connection) -> list[asyncio.Future[Any]]:
+                parked.clear()
+                sent = [connection.send(private.AwaitLeaderRequest("t", each, 0, 100)) for each in range(count)]
+                await until(lambda: len(parked) == count)
+                return sent
+
+            futures = await asked(1)
+            assert not answer(parked[0], now=False), "it is alone"
+            await asyncio.gather(*futures)
+            futures = await asked(3)
+            assert not answer(parked[0], now=True), "so it was asked for"
+            assert answer(parked[1], now=False), "another one is to follow"
+            assert answer(parked[2], now=False), "it leaves with the one before"
+            assert [reply.leader_node for reply in await asyncio.gather(*futures)] == [0, 1, 2]
+            connection.close()
+            await server.stop()
 
     run(work())
 
