@@ -19,7 +19,7 @@
 # make matrix      smoke tests beside other releases of Python, Ray and PySpark, each in an environment of its own; docs/platforms.md
 # make aarch64     builds the wheel for Linux on aarch64 and runs the tests of records in it, under qemu-user; needs apt-get, as root
 # make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
-# make ray-up      ray up cluster.yaml over SSH, on this machine alone; needs root (outside CI)
+# make ray-up      ray up cluster.yaml over SSH, on this machine alone; needs root (outside CI); TLS=1: with TLS between the processes
 # make soak        random faults on real processes for MINUTES=10, under a load that knows what was acknowledged; where others use
 #              the machine, too: PACE=3 leaves three times as long between faults, RATE=2000 offers fewer records a second
 
@@ -127,7 +127,7 @@ bench: $(SPARK_INSTALLED)
 	exit $$missed
 
 ray-up: $(INSTALLED)
-	@$(BIN)/python tests/launcher/ray_up.py
+	@$(BIN)/python tests/launcher/ray_up.py $(if $(TLS),--tls)
 
 soak: $(INSTALLED)
 	@$(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(PACE),--pace $(PACE)) $(if $(RATE),--rate $(RATE))

@@ -9,7 +9,7 @@ Shown, in this order: a cluster of two blank disks, replication factor 2 with on
 machine and read on the other; the console on the head, which wants its password, before and after Ray has lost its state; ``ray up``
 on the running cluster, with and without a restart of Ray, loses nothing; ``ray down`` ends Ray's head; ``ray up`` without anything
 that Ray knew brings everything back from the disks; what ends Ray everywhere; and a Ray that ran on the machine before is alive
-afterwards.
+afterwards. ``make ray-up TLS=1``: all of it with the file's lines for TLS between raylog's processes, too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -46,8 +47,9 @@ SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin"
 
 
 def main() -> int:
+    has_tls = "--tls" in sys.argv
     if sys.argv[1:2] == ["--inside"]:
-        return inside(Path(sys.argv[2]))
+        return inside(Path(sys.argv[2]), has_tls)
     reason = obstacle()
     if reason is not None:
         print(f"make ray-up cannot run here: {reason}", file=sys.stderr)
@@ -56,6 +58,7 @@ def main() -> int:
     try:
         with a_ray_that_ran_before(folder) as is_alive:
             command = [*NAMESPACE[:2], "--net", *NAMESPACE[2:], sys.executable, __file__, "--inside", str(folder)]
+            command += ["--tls"] if has_tls else []
             code = subprocess.run(command, env=clean_environment(folder)).returncode
             if not is_alive():
                 print("FAILED: the Ray that ran before is gone")
@@ -154,15 +157,21 @@ def a_ray_that_ran_before(folder: Path) -> Iterator[Callable[[], bool]]:
 # ------------------------------------------------------------------ inside the network namespace
 
 
-def inside(folder: Path) -> int:
+def inside(folder: Path, has_tls: bool) -> int:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     keys(folder)
     config = folder / "cluster.yaml"
-    config.write_text(filled_in(ROOT / "cluster.yaml", folder))
+    config.write_text(filled_in(ROOT / "cluster.yaml", folder, has_tls))
+    if has_tls:
+        make_certificates(folder)
     with machine(folder, "head", HEAD), machine(folder, "worker", WORKER):
         ray("up", "--yes", "--no-config-cache", config)
         first = cluster(folder)
         say(f"cluster {first['cluster_id']} serves on two machines that were blank")
+        spoken = {speaks_tls(each["endpoint"]) for each in first["actors"]}
+        check(
+            spoken == {has_tls}, f"{'every' if has_tls else 'no'} process speaks TLS with the others", first["actors"]
+        )
         on(folder, HEAD, "raylog topics create t --partitions 1 --replication-factor 2 --config min.insync.replicas=2")
         on(folder, HEAD, "raylog produce t", given=values(0, RECORDS))
         (partition,) = cluster(folder)["topics"][0]["partitions"]
@@ -214,8 +223,10 @@ def inside(folder: Path) -> int:
     return 0
 
 
-def filled_in(template: Path, folder: Path) -> str:
-    """The repository's file with the values that are marked CHANGE; nothing else differs."""
+def filled_in(template: Path, folder: Path, has_tls: bool) -> str:
+    """The repository's file with the values that are marked CHANGE, and where that is wanted with its lines for TLS; nothing else
+    differs.
+    """
     place = folder / "machine"
     changes = {
         "head_ip: HEAD_ADDRESS": f"head_ip: {HEAD}",
@@ -230,7 +241,32 @@ def filled_in(template: Path, folder: Path) -> str:
         (line,) = [each for each in text.splitlines() if old in each]
         assert line.rstrip().endswith("# CHANGE"), f"{line!r} is not marked CHANGE"
         text = text.replace(old, new)
+    if has_tls:
+        lines = [line.removeprefix("#") if line.rstrip().endswith("# TLS") else line for line in text.splitlines()]
+        text = "\n".join(lines) + "\n"
+        for_disks = "raylog node resources /data/raylog/disk-*"
+        text = text.replace(for_disks, f"{for_disks} --config /data/raylog/tls/server.properties")
     return text.replace("/data/", f"{place}/data/")
+
+
+def make_certificates(folder: Path) -> None:
+    """As the file says, at the place where ``ray up`` is called."""
+    made = Path.home() / "raylog-certificates"
+    nodes = ["--node", HEAD, "--node", WORKER]
+    placed = ["--placed-at", str(folder / "machine" / "data" / "raylog" / "tls")]
+    subprocess.run([BIN / "raylog", "certificates", made, *nodes, *placed], check=True, stdout=subprocess.DEVNULL)
+
+
+def speaks_tls(endpoint: str) -> bool:
+    host, _, port = endpoint.rpartition(":")
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, int(port)), timeout=10) as sock:
+        try:
+            stranger.wrap_socket(sock).close()
+        except (OSError, TimeoutError):
+            return False
+    return True
 
 
 def keys(folder: Path) -> None:
