@@ -7,6 +7,9 @@ A partition is *awaited* at this process while it may come to lead it any moment
 - its log is being opened, or is open and nobody leads, and this replica is in the ISR or ELR: its
   election is under way.
 
+Records with acks 0 and 1 also wait at a leader whose own copy arrives from another disk
+(``arrival``), which will lead instead of it.
+
 What asks for a leader there is held: requests without an effect as a whole (``Deferred``:
 ListOffsets, OffsetForLeaderEpoch, DeleteRecords, and a consumer's Fetch of unknown partitions), a
 Produce for those of its partitions that are awaited (``LateAppend``); its other records are
@@ -138,6 +141,11 @@ class Awaited:
         replica = self._replicas.get(id)
         return replica is None or replica.may_lead_soon
 
+    def holds_appends(self, id: TopicIdPartition) -> bool:
+        """Whether records may have to wait for that partition."""
+        replica = self._replicas.get(id)
+        return self.is_awaited(id) or (replica is not None and replica.holds_appends)
+
     def has_room(self, size: int = 0) -> bool:
         config = self._context.config
         within_bytes = self.held_bytes + size <= config.awaited_bytes_max
@@ -230,7 +238,7 @@ class Awaited:
         for id in ids:
             if id not in self._replicas:
                 self.removed(id)  # whatever took it away
-            if id not in self._waiting or self.is_awaited(id):
+            if id not in self._waiting or self.holds_appends(id):
                 continue
             for waiter in self._waiting.pop(id):
                 del waiter.pending[id]
@@ -247,7 +255,7 @@ class Awaited:
             assert waiter.pending, "somebody waits for nothing"
             for id in waiter.pending:
                 assert waiter in self._waiting[id], f"a waiter for {id} does not hear of it"
-                assert self.is_awaited(id), f"somebody waits for {id}, which is not awaited"
+                assert self.holds_appends(id), f"somebody waits for {id}, which is not awaited"
         for id, waiters in self._waiting.items():
             assert waiters and all(id in waiter.pending for waiter in waiters), id
         for token, deferred in self._by_token.items():

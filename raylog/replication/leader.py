@@ -12,7 +12,9 @@ epoch holds it.
 
 *ISR.* A member that has not been caught up with the log end within ``replica.lag.time.max.ms`` is
 asked out; a burst that it digests in that time does nothing (TV-23). A replica that has reached the
-high watermark and this epoch's start is asked in.
+high watermark and this epoch's start is asked in. A copy on its way from another disk is counted
+before that, and while one of this very replica arrives, records that nobody waits for are held
+(``arrival``).
 
 *Transactions.* Leaves to begin one (``transaction_checks``) are given in one epoch and end with it.
 Markers of transactions' ends are appended once.
@@ -21,7 +23,8 @@ Markers of transactions' ends are appended once.
 ``end_offset_for`` answers for it here.
 
 Invariants (``check``): the high watermark is at most every known end of a maximal ISR member that
-was counted in; this replica is in its ISR.
+was counted in; this replica is in its ISR. Only an arrival may be asked in under the id of a future
+copy.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from raylog.log.markers import TransactionEnd, append_marker, is_repeated
 from raylog.log.record_validation import CheckedRecords
 from raylog.log.results import AppendResult
 from raylog.records.batch import BatchView
+from raylog.replication.arrival import NEAR_MS, REST_MS, Arrival
 from raylog.replication.context import Deadline
 from raylog.replication.events import Buffer, FetchPartition, ProducePartitionResult, Tell
 from raylog.replication.isr import InSyncReplicas
@@ -115,6 +119,8 @@ class Leader:
 
     __slots__ = (
         "_isr_followers",
+        "_rests_until_ms",
+        "arrival",
         "epoch_start_offset",
         "followers",
         "has_futures",
@@ -137,6 +143,8 @@ class Leader:
         self.isr = InSyncReplicas(assignment.isr, assignment.partition_epoch)
         self.followers: dict[int, FollowerProgress] = {}
         self._isr_followers: list[FollowerProgress | None] = []
+        self.arrival: Arrival | None = None
+        self._rests_until_ms = LONG_AGO_MS  # no arrival begins before
         self.lag_timer: Deadline | None = None
         self.leaves: dict[int, Leave] = {}  # to begin a transaction, by producer id
         self.traced: TracedBatches | None = None  # once there was one
@@ -147,6 +155,8 @@ class Leader:
     def close(self) -> None:
         if self.lag_timer is not None:
             self.lag_timer.cancel()
+        if self.arrival is not None:
+            self.arrival.deadline.cancel()
         if self.traced is not None:
             self.traced.close()
 
@@ -159,6 +169,7 @@ class Leader:
         self.isr.adopt(assignment.isr, assignment.partition_epoch)
         self._count_isr_change(len(self.isr.committed) - before)
         self._meet_followers(assignment.replicas, now_ms)
+        self._end_arrival()
         self._arm_lag_timer(now_ms)
         self.advance_high_watermark()
         if self.lacks_replicas():
@@ -193,6 +204,8 @@ class Leader:
     def _note_isr(self) -> None:
         me = self.replica.me
         self._isr_followers = [self.followers.get(member) for member in self.isr.maximal if member != me]
+        if self.arrival is not None and self.arrival.id not in self.isr.maximal:
+            self._isr_followers.append(self.followers.get(self.arrival.id))
         for progress in self.followers.values():
             if progress.session is not None:
                 progress.session.note_isr(self.replica.id, is_member=progress.broker_id in self.isr.maximal)
@@ -203,7 +216,7 @@ class Leader:
         """Whether an append with these acks is answered when it is done: no flush and no other
         replica is waited for.
         """
-        if self.replica.flushing.flush_messages != NEVER or self.replica.flushing.held:
+        if self.replica.flushing.flush_messages != NEVER or self.replica.flushing.held or self.holds(acks):
             return False
         return acks == 1 or (acks == -1 and not self._isr_followers)
 
@@ -226,6 +239,7 @@ class Leader:
         records, found sound (``Log.append_sound``). ``leave``: to begin a transaction, if that is
         what the batch does. ``is_own``: of a coordinator of this process.
         """
+        assert not self.holds(acks), f"{self.replica.id}: acks {acks} while a copy of it arrives"
         counts = self.replica.counts
         counts.produces += 1
         if acks == -1 and len(self.isr.committed) < self.min_isr:
@@ -359,6 +373,7 @@ class Leader:
         """A valid fetch of the named incarnation: everything below its offset is appended there."""
         end = self.log.log_end_offset
         offset = request.fetch_offset
+        is_near = offset >= min(end, progress.fetched_leader_end)
         if offset >= end:
             progress.last_caught_up_ms = now_ms
         elif offset >= progress.fetched_leader_end:
@@ -371,9 +386,13 @@ class Leader:
             self._low_watermark_may_rise()
         if offset > progress.log_end_offset:  # a fetch that was overtaken by a later one takes nothing back
             progress.log_end_offset = offset
-            if progress.broker_id in self.isr.maximal:
+            if progress in self._isr_followers:
                 self.advance_high_watermark()
-        if progress.broker_id not in self.isr.maximal:
+        if progress.broker_id in self.isr.maximal:
+            return
+        if is_future(progress.broker_id):
+            self._maybe_take_in(progress, now_ms, is_near=is_near)
+        else:
             self._maybe_expand(progress, now_ms)
 
     # -------------------------------------------------------------- ISR
@@ -427,6 +446,7 @@ class Leader:
         backoff_ms = self.replica.context.config.alter_partition_backoff_ms
         if self.isr.answered(answer, now_ms, backoff_ms=backoff_ms):
             self._note_isr()
+            self._end_arrival()
             self.advance_high_watermark()
 
     def session_changed(self, now_ms: int) -> None:
@@ -457,6 +477,46 @@ class Leader:
         self.lag_timer = None
         self.reconsider_isr(now_ms)
         self._arm_lag_timer(now_ms)
+
+    # -------------------------------------------------------------- copies from other disks
+
+    def holds(self, acks: int) -> bool:
+        """Whether records with these acks may not be appended now: a copy of this replica arrives,
+        which might lack them when it leads.
+        """
+        return self.arrival is not None and self.arrival.is_own and acks != -1
+
+    def _maybe_take_in(self, progress: FollowerProgress, now_ms: int, *, is_near: bool) -> None:
+        """A future copy has fetched: let it arrive if it is near, ask it in if it has reached its
+        goal.
+        """
+        context = self.replica.context
+        if not context.connected or not self.isr.may_ask(now_ms):
+            return
+        if self.arrival is None and is_near and now_ms >= self._rests_until_ms:
+            deadline = context.wheel.add(now_ms + NEAR_MS, self._arrival_is_late)
+            is_own = progress.broker_id == future_id(self.replica.me)
+            self.arrival = Arrival(progress.broker_id, self.log.log_end_offset, deadline, is_own=is_own)
+            self._note_isr()
+        arrival = self.arrival
+        if arrival is not None and arrival.id == progress.broker_id and progress.log_end_offset >= arrival.goal:
+            self._ask((*self.isr.maximal, arrival.id))
+
+    def _arrival_is_late(self, now_ms: int, wall_ms: int) -> None:
+        assert self.arrival is not None
+        if self.arrival.id not in self.isr.maximal:
+            self._rests_until_ms = now_ms + REST_MS
+            self._end_arrival()
+            self.advance_high_watermark()
+
+    def _end_arrival(self) -> None:
+        """Unless the copy may have been taken in: count it no longer, and let go on what was held."""
+        arrival = self.arrival
+        if arrival is not None and arrival.id not in self.isr.maximal:
+            arrival.deadline.cancel()
+            self.arrival = None
+            self._note_isr()
+            self.replica.context.changed[self.replica.id] = None
 
     # -------------------------------------------------------------- deletion of records
 
@@ -506,6 +566,8 @@ class Leader:
         self.isr.check()
         assert me in self.isr.committed, f"{self.replica.id}: leader {me} is not in its ISR {self.isr.committed}"
         assert me not in self.followers
+        arriving = self.arrival.id if self.arrival is not None else None
+        assert all(member == arriving for member in self.isr.maximal if is_future(member)), (arriving, self.isr.maximal)
         assert self.epoch_start_offset <= self.log.log_end_offset
         for progress in self.followers.values():
             assert progress.log_end_offset <= self.log.log_end_offset, (

@@ -64,6 +64,7 @@ INVALID_TOPIC_EXCEPTION = ErrorCode.invalid_topic_exception.value
 _SEVERAL_BATCHES = (
     "a Produce holds one record batch for each of its partitions; send the others in requests of their own"
 )
+_ARRIVES = "the partition's leader is just moving to another disk; try again"
 _NOTHING_CHECKED: Mapping[int, CheckedRecords] = {}
 
 
@@ -322,6 +323,8 @@ class ProduceRequests:
             return ProducePartitionResult(part.id, error, hint=hint), -1
         if replica.leader is None:
             return replica.refused_produce(), -1
+        if replica.leader.holds(acks):
+            return ProducePartitionResult(part.id, REQUEST_TIMED_OUT, message=_ARRIVES), -1
         if leave is not None and (refused := leave.refusal(part, replica.leader)):
             return ProducePartitionResult(part.id, refused, message=leave.words()), -1
         self._context.traffic.wrote(part.id, len(part.records))
@@ -368,10 +371,10 @@ class ProduceRequests:
             self._context.effects.append(Reply(request.token, ProduceReply(tuple(results))))
 
     def _must_wait(self, request: ProduceReceived, part: ProducePartition, replica: Replica | None) -> bool:
-        if replica is not None and replica.leader is not None:
+        if replica is not None and replica.leader is not None and not replica.leader.holds(request.acks):
             return False
         awaited = self._awaited
-        return request.timeout_ms > 0 and awaited.is_awaited(part.id) and awaited.has_room(len(part.records))
+        return request.timeout_ms > 0 and awaited.holds_appends(part.id) and awaited.has_room(len(part.records))
 
     def _append_one(
         self,

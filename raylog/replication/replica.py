@@ -179,6 +179,11 @@ class Replica:
         return assignment.leader in (NO_LEADER, me) and (me in assignment.isr or me in assignment.elr)
 
     @property
+    def holds_appends(self) -> bool:
+        """Whether it leads and lets records wait, except those with acks=all."""
+        return self.leader is not None and self.leader.holds(0)
+
+    @property
     def is_unled(self) -> bool:
         """Whether it has just come: its log is not open, or nobody has led the partition yet."""
         return self.log is None or self.assignment.leader_epoch < 0

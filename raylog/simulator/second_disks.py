@@ -4,6 +4,7 @@
 but every broker that holds replicas has a second disk on its machine, and somebody moves replicas
 from one to the other all the time: the move of one is now and then turned round, or cancelled, and
 often a process dies just then: the one that copies, the one that has the replica, or the leader.
+Whoever leads is moved more often, and somebody writes to it with acks=1.
 
 The checkers judge as ever: nothing acknowledged is lost, at most one process leads an epoch, a
 replica's process never deletes a folder that is assigned to its disk. What is judged here on top, of
@@ -11,7 +12,10 @@ each decision by which a copy takes its replica's place:
 
 - the broker is in the ISR, and nobody leaves it but whom the leader asked out in the same request:
   then the decision counts for two partition epochs;
-- who led leads on, in the next leader epoch if it is the leader that came to another disk.
+- who led leads on, in the next leader epoch if it is the leader that came to another disk;
+- in that case the process that was taken in begins its leadership with every record that the former
+  one acknowledged in its own, with whatever acks. No death is an excuse: another process of the copy
+  would be another leader.
 
 These are promises about one decision, so the entries of the metadata log are judged one by one.
 What the controllers' images show between two looks may be several decisions: where a process dies
@@ -23,6 +27,7 @@ At the end no disk holds a folder of a partition that is not assigned to it.
 from __future__ import annotations
 
 import uuid
+from typing import NamedTuple
 
 from raylog.metadata.actors.disk_requests import DiskTarget, MoveToDisks, MovingToDisks
 from raylog.metadata.records import PartitionChanged, PartitionState, Record, TopicDeleted, decode_batch
@@ -30,10 +35,22 @@ from raylog.metadata.requests import RegisterDisk
 from raylog.raft.messages import EntryKind
 from raylog.simulator.checkers import Violation
 from raylog.simulator.simulation import Simulation
+from raylog.simulator.workload import SimulatedProducer
 from raylog.types import TopicIdPartition
 
 PAUSE_US = 200_000  # between two moves
+WRITES_US = 5_000  # between two batches of those who write with acks=1
 DEATHS = 0.4  # the share of moves in which somebody dies
+
+
+ActorIncarnation = tuple[int, int]  # (broker, incarnation)
+
+
+class LedEpoch(NamedTuple):
+    """One leader epoch of a partition."""
+
+    id: TopicIdPartition
+    leader_epoch: int
 
 
 class DiskSimulation(Simulation):
@@ -41,6 +58,10 @@ class DiskSimulation(Simulation):
         self._second = {broker: self.new_uuid() for broker in range(1, len(self.broker_machines) + 1)}
         self._judged: dict[TopicIdPartition, PartitionState] = {}  # as the entries up to the next index have it
         self._judged_index = 0
+        self._writers: dict[TopicIdPartition, SimulatedProducer] = {}  # with acks=1, to leaders that move
+        self._promised: dict[LedEpoch, int] = {}  # the last offset that it acknowledged before others had it
+        self._arrived: dict[LedEpoch, ActorIncarnation] = {}  # the copy in which it goes on, not seen to lead yet
+        self._begun: dict[LedEpoch, int] = {}  # where the copy began to lead
         for broker in self._second:
             files = self.machine_of(broker).disk.files()
             files.make_directory(self._path(broker))
@@ -69,9 +90,12 @@ class DiskSimulation(Simulation):
         if not found:
             return
         id, topic, state = rng.choice(found)
-        slot = rng.choice(state.replicas)
+        leading = state.slot(state.leader)
+        slot = leading if leading is not None and self.scheduler.chance(0.5) else rng.choice(state.replicas)
         if slot.broker_id not in self._second:
             return  # a broker that holds replicas only while all others are down
+        if slot is leading:
+            self._write(id, topic)
         on_second = slot.directory_id == self._second[slot.broker_id]
         future = state.future(slot.broker_id)
         turns_round = future is not None and self.scheduler.chance(0.3)
@@ -87,6 +111,49 @@ class DiskSimulation(Simulation):
                 delay_us = self.scheduler.skewed_us(rng.choice((3_000, 30_000, 200_000)))
                 self.counts["processes killed amid a move between disks"] += 1
                 self.scheduler.after_us(delay_us, lambda: None if self.is_healing else victim.kill(), "die amid a move")
+
+    def _write(self, id: TopicIdPartition, topic: str) -> None:
+        """Somebody writes to it who is told of a record as soon as the leader has it."""
+        if id not in self._writers:
+            compacts = self.checkers.history(id).compacts
+            writer = self._writers[id] = SimulatedProducer(
+                f"writer-{topic}{id.partition}.{len(self._writers)}",
+                self,
+                self.client_machine,
+                topic=topic,
+                id=id,
+                acks=1,
+                idempotent=False,
+                interval_us=WRITES_US,
+                compacts=compacts,
+            )
+            self.producers.append(writer)
+
+    def acknowledged_alone(self, id: TopicIdPartition, leader_epoch: int, base_offset: int) -> None:
+        led = LedEpoch(id, leader_epoch)
+        self._promised[led] = max(base_offset, self._promised.get(led, -1))
+        self._compare_promises(led)
+
+    def _compare_promises(self, led: LedEpoch) -> None:
+        begun, promised = self._begun.get(led), self._promised.get(led, -1)
+        if begun is not None and promised >= begun:
+            raise Violation(
+                f"{led.id} came to another disk and is led there from {begun}; {promised} was acknowledged in epoch "
+                f"{led.leader_epoch}"
+            )
+
+    def _meet_copies(self) -> None:
+        """Look at the logs with which copies begin to lead."""
+        for led, (broker, incarnation) in list(self._arrived.items()):
+            process = self.process_of(broker, incarnation)
+            replica = process.host.replicas.get(led.id) if process is not None else None
+            if replica is None or replica.assignment.leader_epoch > led.leader_epoch + 1:
+                del self._arrived[led]  # it has died, or leads no more
+            elif replica.leader is not None and replica.leader.leader_epoch == led.leader_epoch + 1:
+                del self._arrived[led]
+                self._begun[led] = replica.leader.epoch_start_offset
+                self.counts["leaders that went on with what was acknowledged alone"] += led in self._promised
+                self._compare_promises(led)
 
     def _registered(self) -> bool:
         """Whether all second disks are; those that are not are asked for."""
@@ -120,6 +187,7 @@ class DiskSimulation(Simulation):
                         for record in decode_batch(entry.data):
                             self._follow(record)
                 self._judged_index = quorum.delivered_index
+        self._meet_copies()
 
     def _follow(self, record: Record) -> None:
         if isinstance(record, TopicDeleted):
@@ -146,6 +214,7 @@ class DiskSimulation(Simulation):
                 raise Violation(f"{id} of broker {broker} came to another disk: {before} became {after}")
             if has_led:
                 self.counts["leaders that came to another disk"] += 1
+                self._arrived[LedEpoch(id, before.leader_epoch)] = (broker, after.leader_incarnation)
 
     def _uneven(self) -> str | None:
         return super()._uneven() or self._left_over()

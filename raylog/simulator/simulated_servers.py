@@ -66,6 +66,7 @@ from raylog.replication.events import (
     LogOpened,
     OffsetForLeaderEpochReceived,
     ProduceReceived,
+    ProduceReply,
     RecordsChecked,
     Released,
     Removed,
@@ -120,6 +121,7 @@ class ReplicaProcess(ServerProcess):
         self.touched: dict[TopicIdPartition, None] = {}
         self._tokens = 0
         self._waiting: dict[int, tuple[ServerEnd, Link, int]] = {}
+        self._alone: set[int] = set()  # the tokens of Produces with acks=1
         self._due_ms: dict[int, tuple[int, int]] = {}  # when a request has to be answered at the latest, and its bound
         self._leaders: dict[tuple[int, int], SimulatedCaller] = {}
         self._has_ticked = False
@@ -214,6 +216,12 @@ class ReplicaProcess(ServerProcess):
 
     def answer(self, token: int, reply: object) -> None:
         """Send what the machine replies, unless nobody waits for it any more."""
+        if token in self._alone and isinstance(reply, ProduceReply):
+            self._alone.discard(token)
+            for part in reply.partitions:
+                replica = self.host.replicas.get(part.id)
+                if replica is not None and replica.leader is not None and not part.error:
+                    self.simulation.acknowledged_alone(part.id, replica.leader.leader_epoch, part.base_offset)
         waiting = self._waiting.pop(token, None)
         if waiting is not None:
             end, link, correlation = waiting
@@ -241,6 +249,8 @@ class ReplicaProcess(ServerProcess):
             self._waiting[token] = (end, end.link, call.correlation)
         bound_ms = self._bound_ms(event)
         self._due_ms[token] = self.now_ms + bound_ms, bound_ms
+        if isinstance(event, ProduceReceived) and event.acks == 1:
+            self._alone.add(token)
         self.handle(event)
         if self.host.awaits(token):
             self.simulation.counts["requests held until somebody leads"] += 1

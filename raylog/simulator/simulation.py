@@ -266,6 +266,9 @@ class Simulation:
             raise Violation(f"producer id {producer_id} was given out twice")
         self._producer_ids.add(producer_id)
 
+    def acknowledged_alone(self, id: TopicIdPartition, leader_epoch: int, base_offset: int) -> None:
+        """A leader tells a producer with acks=1 that it has a batch. For those who hold it to that."""
+
     # ---------------------------------------------------------------- tracing
 
     def trace(self, line: str) -> None:

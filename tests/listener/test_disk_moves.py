@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 
 import pytest
 from kio.schema.errors import ErrorCode
-from outside import Client, request
-from raw_requests import eventually
+from outside import Client, produce, request
+from raw_requests import batch, eventually
 from typer.testing import CliRunner
 
 import raylog
@@ -24,6 +25,7 @@ from raylog.testing.in_process import cluster
 from raylog.types import TopicPartition
 
 RECORDS = 200
+WRITERS = 6
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +108,58 @@ def test_a_replica_comes_to_another_disk_with_all_its_records(running, admin, re
     assert values(running, topic, 3 * RECORDS) == list(range(3 * RECORDS))
     eventually(lambda: f"{topic}-0" not in os.listdir(old), "the old folder deleted")
     assert f"{topic}-0" in os.listdir(new)
+
+
+class Writer(threading.Thread):
+    """Writes one record after another with acks=1 and notes which one it was told to be where."""
+
+    def __init__(self, running, topic, name):
+        super().__init__()
+        self.running, self.topic, self.called = running, topic, name
+        self.acknowledged = {}  # offset → value
+        self.others = set()  # the error codes of what was not
+        self.is_ending = threading.Event()
+
+    def run(self):
+        client, number = Client(self.running, 0), 0
+        try:
+            while not self.is_ending.is_set():
+                value = number * WRITERS + self.called
+                reply = client.ask(produce(self.topic, {0: batch(str(value).encode())}, acks=1))
+                (part,) = reply.responses[0].partition_responses
+                if part.error_code is ErrorCode.none:
+                    self.acknowledged[part.base_offset] = value
+                else:
+                    self.others.add(part.error_code)
+                number += 1
+        finally:
+            client.close()
+
+
+@pytest.mark.parametrize("replicas", [(0,), (0, 1)], ids=("alone", "leads"))
+def test_a_leaders_move_loses_nothing_that_it_acknowledged_alone(running, admin, replicas):
+    """Without anybody's death, and though the topic is written without pause."""
+    topic = f"unpaused-{len(replicas)}"
+    admin.create_topics([NewTopic(topic, replica_assignment={0: replicas})])
+    eventually(lambda: len(places(admin, 0, topic)) == 1, "the replica's folder")
+    writers = [Writer(running, topic, name) for name in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(6):
+            (old,) = places(admin, 0, topic)
+            new = next(path for path in disks(running, 0) if path != old)
+            assert move(running, 0, new, topic, 0) == [ErrorCode.none]
+            eventually(lambda new=new: places(admin, 0, topic) == {new: False}, f"{topic} on {new} alone")
+    finally:
+        for writer in writers:
+            writer.is_ending.set()
+            writer.join()
+    others = set().union(*(writer.others for writer in writers))
+    assert all(code.retriable for code in others), others
+    told = [pair for writer in writers for pair in writer.acknowledged.items()]
+    found = values(running, topic, len({offset for offset, _ in told}))
+    assert not [(offset, value) for offset, value in told if found[offset : offset + 1] != [value]]
 
 
 def test_a_plan_of_raylog_reassign_names_disks(running, admin, tmp_path, monkeypatch):

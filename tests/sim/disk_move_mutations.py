@@ -27,15 +27,32 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 
 def switch_before_the_copy_has_caught_up(patch: pytest.MonkeyPatch) -> None:
     """The leader asks it in at its first fetch."""
-    expand = Leader._maybe_expand
+    take_in = Leader._maybe_take_in
 
-    def expanded(self: Leader, progress: Any, now_ms: int) -> None:
-        if not is_future(progress.broker_id):
-            expand(self, progress, now_ms)
-        elif self.replica.context.connected and self.isr.may_ask(now_ms):
-            self._ask((*self.isr.maximal, progress.broker_id))
+    def taken_in(self: Leader, progress: Any, now_ms: int, *, is_near: bool) -> None:
+        end, progress.log_end_offset = progress.log_end_offset, 1 << 62
+        take_in(self, progress, now_ms, is_near=True)
+        progress.log_end_offset = end
 
-    patch.setattr(Leader, "_maybe_expand", expanded)
+    patch.setattr(Leader, "_maybe_take_in", taken_in)
+
+
+def acknowledge_while_the_leader_moves(patch: pytest.MonkeyPatch) -> None:
+    """Records with acks=1 are appended while the leader asks its own copy in."""
+    patch.setattr(Leader, "holds", lambda self, acks: False)
+
+
+def let_go_of_what_is_held_with_the_session(patch: pytest.MonkeyPatch) -> None:
+    """The controller may have decided that the copy leads."""
+    change = Leader.session_changed
+
+    def changed(self: Leader, now_ms: int) -> None:
+        if self.arrival is not None and not self.replica.context.connected:
+            self.arrival.is_own = False
+            self.replica.context.changed[self.replica.id] = None
+        change(self, now_ms)
+
+    patch.setattr(Leader, "session_changed", changed)
 
 
 def switch_without_waiting_for_the_copy(patch: pytest.MonkeyPatch) -> None:
@@ -184,6 +201,8 @@ DISK_MOVE_MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
     for mutation in (
         switch_before_the_copy_has_caught_up,
+        acknowledge_while_the_leader_moves,
+        let_go_of_what_is_held_with_the_session,
         switch_without_waiting_for_the_copy,
         take_in_another_process_than_the_one_that_caught_up,
         lead_on_from_another_disk_in_the_same_epoch,

@@ -12,14 +12,14 @@ a broker id.
     replicas   isr     futures     what happens
     [0 1 2]    0 1 2               broker 1 shall have its replica on another disk
     [0 1 2]    0 1 2   1'          1' copies from the leader
-    [0 1 2]    0 1 2   1'          the leader has seen 1' reach its high watermark, waits for it from now on, and asks it in
+    [0 1 2]    0 1 2   1'          the leader has seen 1' come near, waits for it from now on, and soon asks it in
     [0 1' 2]   0 1 2               1' is the replica: in the same decision the old copy is told to delete its folder
 
-**Nothing is lost**: from the moment in which the leader asks, no record is committed that the future
-copy lacks (``replication.isr``: the maximal ISR), as with any replica that joins. So it has all that
-the ISR promises when it takes the old copy's place, and the ISR keeps its size. A replica that was
-out of sync comes in with its new copy. Until that decision the old copy is whole and counts, after
-it the new one; a crash of anybody changes nothing of that.
+**Nothing is lost**: before the leader asks, and from then on, no record is committed that the future
+copy lacks (``replication.arrival``). So it has all that the ISR promises when it takes the old copy's
+place, and the ISR keeps its size. Nor does a leader whose own copy arrives acknowledge any record
+that the copy may lack. A replica that was out of sync comes in with its new copy. Until that decision
+the old copy is whole and counts, after it the new one; a crash of anybody changes nothing of that.
 
 **Epochs.** If the replica led, its new copy leads on in a new epoch: another process leads. The
 leader's epoch also rises when the future copy is opened by a process that runs already, for the
