@@ -26,7 +26,7 @@ from raylog.configs.topic_configs import (
     BROKER_NAMES,
     INT_MAX,
     LONG_MAX,
-    PARTITIONS_MAX,
+    REQUEST_PARTITIONS_MAX,
     TOPIC_CONFIGS,
     ConfigValueType,
 )
@@ -221,7 +221,7 @@ _TABLE = (
     BrokerConfig(QUOTA_WINDOW, ConfigValueType.INT, "1",
                  "seconds that such a window lasts", 1, 3_600, read_by=ReadBy.LISTENER),
     BrokerConfig(PARTITIONS, ConfigValueType.INT, "1", "partitions of a topic that is created without a number",
-                 1, PARTITIONS_MAX, read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
+                 1, REQUEST_PARTITIONS_MAX, read_by=ReadBy.CONTROLLER, is_cluster_wide=True),
     BrokerConfig("queued.max.request.bytes", ConfigValueType.LONG, "268435456",
                  "bytes of requests that one broker works on at once; beyond that it stops reading from large senders; -1: no limit", -1,
                  read_by=ReadBy.LISTENER),

@@ -29,9 +29,11 @@ def config_of(settings: Any) -> dict[str, str]:
 
 
 def with_configs(settings: S, configs: Mapping[str, str]) -> S:
-    """These settings, but for what ``configs`` sets; values have been validated."""
+    """These settings, but for what ``configs`` sets; values have been validated, perhaps by an older
+    raylog.
+    """
     changes = {
-        name: BROKER_CONFIGS[config].parse(configs[config])
+        name: BROKER_CONFIGS[config].stored(configs[config])
         for name, config in config_of(settings).items()
         if config in configs
     }

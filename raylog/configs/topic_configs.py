@@ -29,6 +29,10 @@ LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 TOPIC_NAME_LENGTH_MAX = 249
 PARTITIONS_MAX = 100_000
+REQUEST_PARTITIONS_MAX = 10_000
+"""That one request makes (Kafka's MAX_PARTITIONS_PER_BATCH): they are one decision, for whose time the
+controller does nothing else. A larger topic grows by further requests.
+"""
 PER_ACTOR = "replicas.per.actor"
 PER_ACTOR_MAX = 10_000
 AUTO = "auto"
@@ -78,6 +82,15 @@ class TopicConfig:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and not self._is_within(value):
             raise ConfigError(f"{self.name}={text}: must be {self.values}")
         return value
+
+    def stored(self, text: str) -> Value:
+        """The typed value of a text that was stored, perhaps by a raylog that allowed more: of a
+        number out of bounds the bound.
+        """
+        value = self._typed(text.strip())
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or self._is_within(value):
+            return self.parse(text)
+        return self.maximum if self.maximum is not None and value > self.maximum else self.minimum  # type: ignore[return-value]
 
     @property
     def values(self) -> str:

@@ -75,7 +75,7 @@ def test_a_creation_that_says_what_it_wants_gets_it(world):
     [
         ("num.partitions", "0"),
         ("num.partitions", "-1"),
-        ("num.partitions", "100001"),
+        ("num.partitions", "10001"),
         ("num.partitions", "many"),
         ("default.replication.factor", "0"),
         ("default.replication.factor", "-1"),
@@ -87,6 +87,13 @@ def test_a_bad_value_is_refused_by_name(world, name, value):
     answer = configure(world, name, value)
     assert answer.error == ErrorCode.invalid_config and f"{name}=" in answer.message
     assert not world.image.broker_configs
+
+
+def test_the_most_partitions_that_may_be_set_are_those_that_one_request_makes(world):
+    assert "must be from 1 to 10000" in configure(world, "num.partitions", "10001").message
+    assert configure(world, "num.partitions", "10000").error == 0
+    (planned,) = world.ask(CreateTopics((RequestedTopic("t", -1, -1),), validate_only=True)).topics
+    assert (planned.error, planned.partitions) == (0, 10_000)
 
 
 @pytest.mark.parametrize("name", ["num.partitions", "default.replication.factor"])

@@ -159,7 +159,7 @@ def test_a_reference_that_leads_nowhere_is_named(reference: str, why: str) -> No
     ("line", "why"),
     [
         ("num.partition=3", "did you mean 'num.partitions'?"),
-        ("num.partitions=0", "num.partitions=0: must be from 1 to 100000"),
+        ("num.partitions=0", "num.partitions=0: must be from 1 to 10000"),
         ("log.retention.hours=0", "must be at least 1, or -1 for no limit"),
         ("log.roll.hours=0", "must be at least 1"),
         ("authorizer.class.name=org.Acl", "choose from "),

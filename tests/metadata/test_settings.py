@@ -72,6 +72,12 @@ def test_each_setting_takes_the_value_that_was_set(kind: Any) -> None:
         assert getattr(changed, field) == BROKER_CONFIGS[name].parse(other) != default
 
 
+@pytest.mark.parametrize(("stored", "holds"), [("100000", 10_000), ("10000", 10_000), ("0", 1)])
+def test_a_stored_number_out_of_todays_bounds_is_the_bound(stored: str, holds: int) -> None:
+    """An older raylog allowed it, and a controller has to start all the same."""
+    assert with_configs(ControllerConfig(), {"num.partitions": stored}).num_partitions == holds
+
+
 def test_what_is_set_for_hosts_reaches_the_processes_of_that_broker(new_world: Any) -> None:
     world = new_world()
     topic_id = world.create("t", (1, 2))

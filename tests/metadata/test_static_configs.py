@@ -153,7 +153,7 @@ def test_a_start_that_changes_nothing_writes_nothing(world):
     ("name", "value", "reason"),
     [
         ("num.partition", "4", "did you mean 'num.partitions'"),
-        ("num.partitions", "0", "must be from 1 to 100000"),
+        ("num.partitions", "0", "must be from 1 to 10000"),
         ("num.partitions", "many", "is no int"),
         ("log.dirs", "/d", "is fixed"),
         (HEARTBEAT, "60000", f"more than half of {SESSION}=9000"),

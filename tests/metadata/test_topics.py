@@ -19,7 +19,6 @@ from raylog.metadata.configuration.config_requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.metadata.partitions import topic_decisions
 from raylog.metadata.requests import (
     CreatePartitions,
     CreateTopics,
@@ -202,7 +201,7 @@ def test_a_growth_by_more_partitions_than_one_request_makes_is_refused_as_a_whol
 
 
 def test_a_topic_grows_to_100_000_partitions_by_several_requests(world, monkeypatch):
-    monkeypatch.setattr(topic_decisions, "REQUEST_PARTITIONS_MAX", 4)
+    monkeypatch.setattr(topic_configs, "REQUEST_PARTITIONS_MAX", 4)
     monkeypatch.setattr(topic_configs, "PARTITIONS_MAX", 10)
     create(world, RequestedTopic("t", 4, 3))
     told = [world.ask(CreatePartitions((PartitionGrowth("t", count),))).topics[0].error for count in (9, 8, 11, 10)]

@@ -169,7 +169,7 @@ def test_every_config_is_explained_and_described_from_the_one_table(operator, ra
     ("asked", "said"),
     [
         (("num.partitions",), "num.partitions=1\n"),
-        (("num.partitions",), "  int, from 1 to 100000; set for all brokers; read by the controller\n"),
+        (("num.partitions",), "  int, from 1 to 10000; set for all brokers; read by the controller\n"),
         (("log.roll.ms",), "  long, at least 1; set for one broker, or all; read by logs\n"),
         (("broker.rack",), "set for a broker by its start"),
         (("num.io.threads",), "  refused: raylog has no pools of threads"),

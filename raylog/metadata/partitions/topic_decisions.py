@@ -58,10 +58,6 @@ from raylog.refusals import (
 from raylog.types import INTERNAL_TOPICS as INTERNAL_TOPICS
 from raylog.types import METADATA_TOPIC
 
-REQUEST_PARTITIONS_MAX = 10_000
-"""That one request makes (Kafka's MAX_PARTITIONS_PER_BATCH): they are one decision, for whose time the controller does nothing
-else. A larger topic grows by further requests.
-"""
 INTERNAL_PARTITIONS = 50
 INTERNAL_REPLICATION_FACTOR_MAX = 3
 INTERNAL_CONFIGS = {
@@ -373,8 +369,10 @@ class TopicDecisions:
 def _check_total(counts: Iterable[int]) -> None:
     """Of the partitions that one request makes. As in Kafka, too many are refused as a whole, before anything is planned."""
     total = sum(counts)
-    if total > REQUEST_PARTITIONS_MAX:
-        raise PolicyViolation(f"one request makes at most {REQUEST_PARTITIONS_MAX} partitions, not {total}")
+    if total > topic_configs.REQUEST_PARTITIONS_MAX:
+        raise PolicyViolation(
+            f"one request makes at most {topic_configs.REQUEST_PARTITIONS_MAX} partitions, not {total}"
+        )
 
 
 def decide_delete_topics(
