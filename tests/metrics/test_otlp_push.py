@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from raylog.server.spec import ServerSpec
 from raylog.testing.in_process import InProcessCluster
 from raylog.time_counts import BOUNDS_MS, TimeCounts
 from raylog.types import BROKER_SLOT, Endpoint, node_id
+from raylog.version import VERSION
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 core = pytest.mark.core
@@ -122,6 +124,34 @@ def test_a_collector_gets_a_push(collector: Any) -> None:
 
 
 @core
+def test_counters_have_counted_since_the_sender_began(collector: Any) -> None:
+    before_ns = time.time_ns()
+    one = sender(collector.endpoint)
+    begun_ns = time.time_ns()
+    for number in range(2):
+        sent_ns = time.time_ns()
+        one.send(some())
+        for point in collector.pushes[number].series.values():
+            assert before_ns <= point.start_time_unix_nano <= begun_ns
+            assert sent_ns <= point.time_unix_nano <= time.time_ns()
+
+
+@core
+def test_a_push_says_what_has_sent_it_and_the_environment_counts_more(collector: Any) -> None:
+    sender(collector.endpoint, OTEL_RESOURCE_ATTRIBUTES="raylog.broker.id=7").send(some())
+    (push,) = collector.pushes
+    assert push.resource == {"raylog.broker.id": "7", "service.name": "raylog"}
+    assert push.headers["user-agent"] == f"raylog/{VERSION}"
+    assert push.message.resource_metrics[0].scope_metrics[0].scope.version == VERSION
+
+
+@core
+def test_metrics_without_series_are_not_written(collector: Any) -> None:
+    sender(collector.endpoint).send(some())
+    assert all(getattr(each, each.WhichOneof("data")).data_points for each in collector.pushes[0].metrics.values())
+
+
+@core
 def test_a_push_is_compressed_if_that_is_wanted(collector: Any) -> None:
     sender(f"{collector.endpoint}/", OTEL_EXPORTER_OTLP_METRICS_COMPRESSION="gzip").send(some())
     (push,) = collector.pushes
@@ -160,10 +190,17 @@ def test_a_collector_with_tls_is_known_by_its_authority(tmp_path: Path) -> None:
     tls.load_verify_locations(authority.certificate)
     tls.verify_mode = ssl.CERT_REQUIRED
     own, ca = str(authority.signed("broker")), str(authority.certificate)
+    both = (tmp_path / "broker.pem").read_text()
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    at = both.index("-----BEGIN CERTIFICATE")
+    key.write_text(both[:at])
+    certificate.write_text(both[at:])
+    apart = {"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(certificate), "OTEL_EXPORTER_OTLP_CLIENT_KEY": str(key)}
     with otlp_receiver(tls) as receiver:
         known = {"OTEL_EXPORTER_OTLP_CERTIFICATE": ca, "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": own}
         sender(receiver.endpoint, **known).send(some())
-        assert len(receiver.pushes) == 1
+        sender(receiver.endpoint, **(known | apart)).send(some())
+        assert len(receiver.pushes) == 2
         with pytest.raises(ssl.SSLCertVerificationError):
             sender(receiver.endpoint).send(some())
     with pytest.raises(ConfigError, match="cannot be used"):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from raylog.errors import RaylogError
 from raylog.http_questions import HttpAnswerTooLongError
 from raylog.otlp import sending
 from raylog.otlp.sending import OtlpPost, settings_for
@@ -52,6 +53,34 @@ def answering(part: bytes, pause_s: float) -> Iterator[str]:
 
 def post(url: str, timeout_ms: int) -> OtlpPost:
     return OtlpPost(settings_for("METRICS", url, 1_000, {"OTEL_EXPORTER_OTLP_TIMEOUT": str(timeout_ms)}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "target"),
+    [("", "/"), ("/", "/"), ("/v1/metrics", "/v1/metrics"), ("/as/it/is?key=1&b=", "/as/it/is?key=1&b=")],
+)
+def test_a_request_goes_to_the_path_and_the_query_of_its_url(asked: str, target: str) -> None:
+    from otlp_receiver import otlp_receiver
+
+    with otlp_receiver() as receiver:
+        receiver.answer = (204, b"")
+        assert post(f"{receiver.endpoint}{asked}", 60_000).send(b"") == b""
+        assert [each.path for each in receiver.pushes] == [target]
+
+
+@pytest.mark.parametrize("status", [300, 404, 500])
+def test_every_other_answer_than_success_is_an_error(status: int) -> None:
+    from otlp_receiver import otlp_receiver
+
+    with otlp_receiver() as receiver:
+        receiver.answer = (status, b"")
+        with pytest.raises(RaylogError, match=f"answers {status}"):
+            post(receiver.endpoint, 60_000).send(b"")
+
+
+def test_names_and_values_of_headers_are_percent_encoded() -> None:
+    found = settings_for("TRACES", "http://a", 1, {"OTEL_EXPORTER_OTLP_HEADERS": "a%2Db=c%3Dd%2Ce, f = g=h "})
+    assert found.headers == {"a-b": "c=d,e", "f": "g=h"}
 
 
 def test_a_collector_that_answers_drop_by_drop_is_given_up_in_time() -> None:
