@@ -1,10 +1,15 @@
-"""Lends quotas of client ids from a Broker to the hosts of its broker, which count what programs with
-the cluster's secret send to them (``raylog.server.program_quotas``). Who gets how much is decided in
+"""Lends byte quotas from a Broker to the hosts of its broker. They count what programs with the
+cluster's secret send to them (``raylog.server.program_quotas``), and what Kafka clients do whose
+connections have moved there (``raylog.server.door``). Who gets how much is decided in
 ``raylog.security.quota_leases``.
 
-While there are quotas that hosts know of (``raylog.security.told_quotas``) each host has one request,
-LendQuotas, in hand; its answer says what the host asks for, and the next request brings that. A host
-that serves no such client answers after ``WAIT_MS``. Without such quotas nothing is sent.
+While there are such quotas each host has one request, LendQuotas, in hand; its answer says what the
+host asks for, and the next request brings that. A host that serves no such client answers after
+``WAIT_MS``. Without such quotas nothing is sent.
+
+A host asks for whom an account is: a client id, a user, or both. A user without a client id, and one
+whose clients have no id, look the same there; never do both have an account, because a quota of the
+user's clients counts before one of the user.
 
 The listener's own clients share a quota with the hosts from the moment that a host asks for it until
 none has for as long as a rate remembers. Meanwhile their account borrows from the same pool, which
@@ -22,11 +27,11 @@ from raylog.errors import RaylogError
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.quota_usage import Account, Place, QuotaUsage
 from raylog.listener.routes import Routes
-from raylog.metadata.configuration.effective_configs import told_client_quotas
+from raylog.metadata.configuration.effective_configs import quota_windows
 from raylog.metadata.image import MetadataImage
 from raylog.security.quota_leases import RENEWAL_MS, Holding, LeaseAsk, Pool, QuotaLease
-from raylog.security.quota_rates import burst_of
-from raylog.security.told_quotas import ToldQuotas, from_text
+from raylog.security.quota_rates import WINDOW_MS, WINDOWS, burst_of
+from raylog.security.quotas import BYTE_RATES, AppliedQuota
 from raylog.wire.handshake import Peer
 from raylog.wire.internal_tls import Secret
 from raylog.wire.private_quotas import LendQuotas, QuotasAsked
@@ -56,8 +61,8 @@ class QuotaLender:
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
         self._now_ms = now_ms
         self._usage = usage
-        self._text: str | None = None
-        self._told: ToldQuotas | None = None
+        self._windows = (WINDOWS, WINDOW_MS)
+        self._is_on = False  # there are byte quotas
         self._hosts: set[Owner] = set()
         self._asking: set[Owner] = set()
         self._pools: dict[Place, Pool] = {}
@@ -68,20 +73,19 @@ class QuotaLender:
 
     def follow(self) -> None:
         """Go by the image as it is now."""
-        text = told_client_quotas(self._routes.image, self._routes.broker_id)
-        if text != self._text:
-            before, self._text = self._told, text
-            self._told = None if text is None else from_text(text)
-            if before is None or self._told is None or before[1:] != self._told[1:]:
-                self._forget(list(self._pools))  # rates are over other windows now
-        living = set(self._routes.replica_processes()) if self._told is not None else set()
+        image = self._routes.image
+        before, self._windows = self._windows, quota_windows(image, self._routes.broker_id)
+        self._is_on = image.quotas.has(*BYTE_RATES)
+        if not self._is_on or before != self._windows:
+            self._forget(list(self._pools))
+        living = set(self._routes.replica_processes()) if self._is_on else set()
         before_hosts, self._hosts = self._hosts, living
         self._owners.keep(living)
         for host in sorted(living - before_hosts):
             self._ask(host)
 
     def stop(self) -> None:
-        self._told, self._hosts = None, set()
+        self._is_on, self._hosts = False, set()
         self._forget(list(self._pools))
         if self._ticking is not None:
             self._ticking.cancel()
@@ -103,14 +107,13 @@ class QuotaLender:
             asyncio.get_running_loop().call_later(RETRY_S, self._ask, host)
 
     def _lease(self, host: Owner, ask: LeaseAsk) -> QuotaLease:
-        told = self._told
-        applied = told.quotas.of_client(ask.key, "", ask.client_id) if told is not None else None
-        if told is None or applied is None:
-            return QuotaLease(ask.key, ask.client_id, is_over=True)
+        applied = self._applied(ask)
+        if applied is None:
+            return QuotaLease(ask.key, ask.client_id, change=-ask.level, is_over=True, user=ask.user)
         place, now_ms = (ask.key, applied.user, applied.client_id), self._now_ms()
         pool = self._pools.get(place)
         if pool is None:
-            burst_s = burst_of(1, told.windows, told.window_ms)
+            burst_s = burst_of(1, *self._windows)
             pool = self._pools[place] = Pool(applied.limit, burst_s, now_ms, is_full=not ask.has_lease)
             account = self._usage.opened(place) if self._usage is not None else None
             if account is not None:
@@ -120,6 +123,18 @@ class QuotaLender:
         if self._ticking is None:
             self._tick_later()
         return pool.ask(host.node_id, ask, now_ms)
+
+    def _applied(self, ask: LeaseAsk) -> AppliedQuota | None:
+        """The quota that is asked for; None if there is none any more, or another one counts now."""
+        if not self._is_on:
+            return None
+        quotas = self._routes.image.quotas
+        if ask.user is None:
+            return quotas.of_client_id(ask.key, ask.client_id)
+        applied = quotas.of_client(ask.key, ask.user, ask.client_id)
+        if applied is None or (applied.user, applied.client_id or "") != (ask.user, ask.client_id):
+            return None
+        return applied
 
     # ------------------------------------------------------------------ the listener's own clients
 
@@ -132,20 +147,21 @@ class QuotaLender:
             pool.level = max(0.0, pool.level - account.rate.total(now_ms))
             renew = partial(self._renew, place, account)
             account.holding = Holding(account.limit, len(self._hosts), renew, now_ms)
-        account.holding.limit = account.limit
+        account.holding.limit_to(account.limit)
 
     def _renew(self, place: Place, account: Account) -> None:
         pool, holding, now_ms = self._pools[place], account.holding, self._now_ms()
         assert holding is not None, "an account without a holding has nothing to renew"
         pool.limit = account.limit
-        holding.lend(pool.ask(_LISTENER, holding.ask(place[0], place[2] or "", now_ms), now_ms), now_ms)
+        key, user, client_id = place
+        holding.lend(pool.ask(_LISTENER, holding.ask(key, client_id or "", now_ms, user), now_ms), now_ms)
 
     def _tick(self) -> None:
         self._ticking = None
-        told, now_ms = self._told, self._now_ms()
-        if told is None:
+        if not self._is_on:
             return
-        remembered_ms = told.windows * told.window_ms
+        (windows, window_ms), now_ms = self._windows, self._now_ms()
+        remembered_ms = windows * window_ms
         self._forget([place for place, asked_ms in self._asked_ms.items() if now_ms - asked_ms >= remembered_ms])
         for place in self._pools:
             account = self._usage.opened(place) if self._usage is not None else None

@@ -112,6 +112,12 @@ class QuotaUsage:
         """The account, if there is one already."""
         return self._accounts.get(place)
 
+    def open(self, key: str, applied: AppliedQuota) -> Account:
+        """The account of a quota of bytes that another process has found."""
+        account = self._opened(key, applied)
+        assert isinstance(account, Account), f"{key} is counted by a bucket"
+        return account
+
     def account_of_address(self, address: str) -> Account | None:
         """The account of an address's connections; None if it may open as many as it likes."""
         limit = self._quotas.of_address(address)

@@ -49,8 +49,8 @@ from raylog.listener.response_budget import ResponseBudget
 from raylog.listener.routes import Routes
 from raylog.listener.telemetry import Telemetry
 from raylog.listener.topic_creation import TopicCreator
+from raylog.metadata.configuration.effective_configs import quota_windows
 from raylog.metadata.image import MetadataImage
-from raylog.security.quota_rates import WINDOW_MS, WINDOWS
 from raylog.security.sasl import OAUTHBEARER
 from raylog.server.request_logs import RequestLogs
 from raylog.types import Endpoint
@@ -233,10 +233,8 @@ class Router:
         self._arrivals.image_changed()
 
     def _follow_quotas(self) -> bool:
-        configs, broker_id = self._routes.image.broker_configs, self._routes.broker_id
-        windows = broker_configs.number(configs, broker_id, broker_configs.QUOTA_WINDOWS, default=WINDOWS)
-        seconds = broker_configs.number(configs, broker_id, broker_configs.QUOTA_WINDOW, default=WINDOW_MS // 1_000)
-        return self.quotas.follow(self.server, windows=windows, window_ms=seconds * 1_000)
+        windows, window_ms = quota_windows(self._routes.image, self._routes.broker_id)
+        return self.quotas.follow(self.server, windows=windows, window_ms=window_ms)
 
     def _take_limits(self) -> None:
         def value(name: str, default: int) -> int:

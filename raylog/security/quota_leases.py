@@ -48,8 +48,9 @@ GRACE_MS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class LeaseAsk:
-    """``key`` and ``client_id``: whose quota. ``level``: what may still be spent, below zero what is
-    owed. ``reserve``: the level that a client waits for. ``has_lease``: one that has not run out.
+    """``key``, ``user`` and ``client_id``: whose quota; None and the empty text: whoever it is.
+    ``level``: what may still be spent, below zero what is owed. ``reserve``: the level that a client
+    waits for. ``has_lease``: one that has not run out.
     """
 
     key: str
@@ -59,6 +60,7 @@ class LeaseAsk:
     reserve: float = 0.0
     is_hungry: bool = False
     has_lease: bool = False
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class QuotaLease:
     free: float = 0.0
     has_more: bool = True
     is_over: bool = False
+    user: str | None = None
 
 
 class Holding:
@@ -127,6 +130,13 @@ class Holding:
         """What is lent now; 0 without a lease."""
         return self._rate if now_ms < self._until_ms else 0.0
 
+    def limit_to(self, limit: float) -> None:
+        """The quota from now on. Of what was saved and lent by a higher one, its part is left."""
+        if limit < self.limit:
+            self.level = min(self.level, self.level * limit / self.limit)
+            self._rate = min(self._rate, limit)
+        self.limit = limit
+
     def spend(self, amount: float, now_ms: int) -> int:
         """How long the client has to wait after it, in milliseconds."""
         self._fill(now_ms)
@@ -153,12 +163,12 @@ class Holding:
         self._spent = max(0.0, self._spent - amount)
         self._reserve = float(amount)
 
-    def ask(self, key: str, client_id: str, now_ms: int) -> LeaseAsk:
+    def ask(self, key: str, client_id: str, now_ms: int, user: str | None = None) -> LeaseAsk:
         self._fill(now_ms)
         reserve = self._reserve if now_ms < self._reserved_until_ms else 0.0
         spent, self._spent, self._asked_ms = self._spent, 0.0, now_ms
         has_lease, is_hungry = now_ms < self._until_ms, now_ms < self._hungry_until_ms
-        return LeaseAsk(key, client_id, self.level, spent, reserve, is_hungry, has_lease)
+        return LeaseAsk(key, client_id, self.level, spent, reserve, is_hungry, has_lease, user)
 
     def lend(self, lease: QuotaLease, now_ms: int) -> None:
         """The answer to what was asked last."""
@@ -220,7 +230,7 @@ class Pool:
         elif now_ms - borrower.used_ms >= IDLE_MS:
             del self._borrowers[name]
             self.level = min(self._room(), self.level + ask.level)
-            return QuotaLease(ask.key, ask.client_id, change=-ask.level, is_over=True)
+            return QuotaLease(ask.key, ask.client_id, change=-ask.level, is_over=True, user=ask.user)
         worth = self.limit * RENEWAL_MS / 1_000
         most = max(worth, ask.reserve) if len(self._borrowers) > 1 else self.limit * self.burst_s
         change = min(most - ask.level, self.level)
@@ -230,7 +240,7 @@ class Pool:
         borrower.rate = max(0.0, min(share, self.limit - self._lent(without=borrower)))
         borrower.until_ms = now_ms + LEASE_MS
         free = max(self.limit - self._lent(), share - borrower.rate, 0.0)
-        return QuotaLease(ask.key, ask.client_id, borrower.rate, change, free, self.level > worth)
+        return QuotaLease(ask.key, ask.client_id, borrower.rate, change, free, self.level > worth, user=ask.user)
 
     def lent(self, now_ms: int) -> float:
         """The rates of all leases that have not run out, in sum."""

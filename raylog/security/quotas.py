@@ -32,6 +32,7 @@ IP: Final = "ip"
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
+BYTE_RATES: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 LONG_MAX: Final = (1 << 63) - 1
@@ -224,6 +225,12 @@ class ClientQuotas:
             if limit is not None:
                 return AppliedQuota(limit, *shared_by)
         return None
+
+    def of_client_id(self, key: str, client_id: str) -> AppliedQuota | None:
+        """The same for a program that is no user."""
+        values = self._by_key.get(key, {})
+        limit = values.get(((CLIENT_ID, client_id),), values.get(((CLIENT_ID, None),)))
+        return None if limit is None else AppliedQuota(limit, None, client_id)
 
     def of_address(self, address: str) -> float | None:
         """How many connections per second this address may open; None: as many as it likes."""

@@ -13,11 +13,10 @@ from __future__ import annotations
 import json
 from typing import Final, NamedTuple
 
-from raylog.security.quotas import CLIENT_ID, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, ClientQuotas
+from raylog.security.quotas import BYTE_RATES, CLIENT_ID, ClientQuotas
 
 SETTING: Final = "client.quotas"
 """The name among the settings. No config has it, and a process that does not know it ignores it."""
-KEYS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
 
 
 class ToldQuotas(NamedTuple):
@@ -31,7 +30,7 @@ def as_text(quotas: ClientQuotas, windows: int, window_ms: int) -> str | None:
     told = [
         (entity[0][1], key, value)
         for entity, key, value in quotas.each()
-        if key in KEYS and len(entity) == 1 and entity[0][0] == CLIENT_ID
+        if key in BYTE_RATES and len(entity) == 1 and entity[0][0] == CLIENT_ID
     ]
     return json.dumps({"windows": windows, "window_ms": window_ms, "quotas": told}) if told else None
 

@@ -1,5 +1,5 @@
-"""Borrows the quotas of programs that a host serves from its Broker, which asks what is wanted
-(``raylog.listener.quota_lender``).
+"""Borrows the quotas of the programs and the moved connections that a host serves from its Broker,
+which asks what is wanted (``raylog.listener.quota_lender``).
 
 The Broker's request is answered when somebody has spent what is not there, else ``RENEWAL_MS`` after
 it came if there are leases, else when it has waited for long enough.
@@ -23,7 +23,7 @@ class QuotaBorrower:
     def __init__(self, usage: QuotaUsage, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._processes = 1  # until a Broker says otherwise
-        self._borrowing: dict[Place, Holding] = {}  # those with a lease, or that want one
+        self._borrowing: dict[tuple[str, str | None, str], Holding] = {}  # those with a lease, or that want one
         self._request: Request | None = None
         self._timer: asyncio.TimerHandle | None = None
         usage.on_opened = self._opened
@@ -34,12 +34,12 @@ class QuotaBorrower:
         self._answer()  # a request of the Broker before
         self._request, self._processes, now_ms = request, body.processes, self._now_ms()
         for lease in body.leases:
-            place = (lease.key, None, lease.client_id)
-            holding = self._borrowing.get(place)
+            asked = (lease.key, lease.user, lease.client_id)
+            holding = self._borrowing.get(asked)
             if holding is not None:
                 holding.lend(lease, now_ms)
                 if lease.is_over and not holding.is_urgent:
-                    del self._borrowing[place]
+                    del self._borrowing[asked]
         for holding in self._borrowing.values():
             holding.processes = body.processes
         wait_ms = RENEWAL_MS if self._borrowing else body.wait_ms
@@ -51,11 +51,12 @@ class QuotaBorrower:
         if account.holding is None:
             want = partial(self._want, place, account)
             account.holding = Holding(account.limit, self._processes, want, self._now_ms())
-        account.holding.limit = account.limit
+        account.holding.limit_to(account.limit)
 
     def _want(self, place: Place, account: Account) -> None:
         assert account.holding is not None, "only a holding wants something"
-        self._borrowing[place] = account.holding
+        key, user, client_id = place
+        self._borrowing[key, user, client_id or ""] = account.holding
         account.holding.processes = self._processes
         self._answer()
 
@@ -65,5 +66,5 @@ class QuotaBorrower:
             self._timer.cancel()
         if request is not None:
             now_ms = self._now_ms()
-            asks = (holding.ask(key, name or "", now_ms) for (key, _, name), holding in self._borrowing.items())
+            asks = [holding.ask(key, name, now_ms, user) for (key, user, name), holding in self._borrowing.items()]
             request.reply(QuotasAsked(tuple(asks)))

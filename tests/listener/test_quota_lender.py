@@ -16,7 +16,7 @@ from raylog.listener.owners import Owner
 from raylog.listener.quota_lender import QuotaLender
 from raylog.listener.quota_usage import Account, QuotaUsage
 from raylog.security.quota_leases import RENEWAL_MS, LeaseAsk, QuotaLease
-from raylog.security.quotas import ClientQuotas
+from raylog.security.quotas import AppliedQuota, ClientQuotas
 from raylog.server.quota_borrower import QuotaBorrower
 from raylog.types import BROKER_SLOT, Endpoint, node_id
 from raylog.wire.handshake import Peer
@@ -89,6 +89,13 @@ class World:
         self.usage.follow(11, 1_000)
         self.lender.follow()
 
+    def limit_user(self, *, key: str = KEY, limit: float = LIMIT, client_id: str | None = None) -> None:
+        """Of the user alice, or of her client."""
+        entity = (("user", "alice"),) if client_id is None else (("client-id", client_id), ("user", "alice"))
+        self.image.quotas.set(entity, key, limit)
+        self.usage.follow(11, 1_000)
+        self.lender.follow()
+
     def asks(self, slot: int, ask: LeaseAsk) -> QuotaLease:
         """A host answers; what the next request brings it."""
         call = next(call for call in self.links.calls if call[0].node_id == node_id(1, slot))
@@ -97,8 +104,8 @@ class World:
         (lease,) = self.links.calls[-1][1].leases
         return lease
 
-    def of_listener(self) -> Account:
-        account = self.usage.account(KEY, RequestContext("User:ANONYMOUS", "EXTERNAL", "127.0.0.1", CLIENT))
+    def of_listener(self, user: str = "ANONYMOUS") -> Account:
+        account = self.usage.account(KEY, RequestContext(f"User:{user}", "EXTERNAL", "127.0.0.1", CLIENT))
         assert account is not None
         return account
 
@@ -110,8 +117,8 @@ def spent(amount: float) -> LeaseAsk:
 @on_a_loop
 async def test_hosts_are_asked_only_while_they_count_quotas() -> None:
     world = World()
-    world.limit(kind="user")
-    assert world.links.calls == [], "no program with the secret is a user"
+    world.lender.follow()
+    assert world.links.calls == []
     world.limit()
     assert sorted(call[0].node_id for call in world.links.calls) == [node_id(1, 1), node_id(1, 2)]
     assert all(call[1].processes == 2 and not call[1].leases for call in world.links.calls)
@@ -123,6 +130,49 @@ async def test_hosts_are_asked_only_while_they_count_quotas() -> None:
     assert len(world.links.calls) == 2
     world.lender.stop()
     assert world.links.calls == []
+
+
+@on_a_loop
+async def test_a_quota_of_a_user_is_lent_to_hosts_and_shared_with_the_listener() -> None:
+    world = World()
+    world.limit_user()
+    account = world.of_listener("alice")
+    assert account.use(BURST / 2, 0) == 0
+    ask = LeaseAsk(KEY, "", level=-LIMIT, spent=LIMIT, user="alice")
+    lease = world.asks(1, ask)
+    assert (lease.user, lease.client_id, lease.change) == ("alice", "", pytest.approx(BURST / 2))
+    assert account.holding is not None and account.use(LIMIT, 0) > 0, "the host has what is left"
+    world.lender.stop()
+
+
+@on_a_loop
+async def test_a_users_client_has_a_pool_of_its_own() -> None:
+    world = World()
+    world.limit_user(client_id=CLIENT)
+    world.limit()
+    both = [world.asks(1, LeaseAsk(KEY, CLIENT, level=-1, spent=1, user=user)) for user in ("alice", None)]
+    assert [each.change for each in both] == [BURST + 1 - 1, BURST + 1 - 1]
+    world.lender.stop()
+
+
+@on_a_loop
+async def test_nothing_is_lent_of_a_quota_that_is_another_ones() -> None:
+    """Of bob, who has none; of all that alice does, when her clients have one each."""
+    for user, client_id in (("bob", None), ("alice", CLIENT)):
+        world = World()
+        world.limit_user(client_id=client_id)
+        lease = world.asks(1, LeaseAsk(KEY, "", level=-1, spent=1, user=user))
+        assert lease.is_over and lease.user == user
+        world.lender.stop()
+
+
+@on_a_loop
+async def test_a_program_that_is_no_user_has_the_quota_of_its_client_id_not_that_of_all_users() -> None:
+    world = World()
+    world.limit()
+    world.image.quotas.set((("user", None),), KEY, 1.0)
+    assert world.asks(1, spent(1)).change == BURST
+    world.lender.stop()
 
 
 @on_a_loop
@@ -200,7 +250,8 @@ async def test_the_listeners_part_is_renewed_as_that_of_hosts() -> None:
 async def test_nothing_is_lent_of_a_quota_that_is_gone() -> None:
     world = World()
     world.limit()
-    assert world.asks(1, LeaseAsk(KEY, "another", spent=1)).is_over
+    over = world.asks(1, LeaseAsk(KEY, "another", level=500, spent=1))
+    assert over.is_over and over.change == -500, "what was saved is of no use for a later one"
     assert not world.asks(1, spent(1)).is_over
     world.lender.stop()
 
@@ -250,6 +301,24 @@ async def test_a_host_answers_when_somebody_spends_what_is_not_there() -> None:
     host.now_ms = RENEWAL_MS
     host.borrower._answer()
     assert again[0].asks[0].is_hungry
+
+
+@on_a_loop
+async def test_a_host_asks_for_users_and_is_lent_what_is_theirs() -> None:
+    host = Host()
+    accounts = {
+        user: host.usage.open(KEY, AppliedQuota(LIMIT, user, client_id))
+        for user, client_id in (("alice", None), ("bob", CLIENT))
+    }
+    replies = host.given()
+    for amount, account in enumerate(accounts.values(), 1):
+        account.use(amount, 0)
+        (reply,) = replies
+        replies = host.given()
+    assert [(each.user, each.client_id, each.level) for each in reply.asks] == [("alice", "", -1), ("bob", CLIENT, -2)]
+    host.given(QuotaLease(KEY, CLIENT, change=10.0, user="bob"), QuotaLease(KEY, "", change=20.0, user="alice"))
+    levels = {user: account.holding.level for user, account in accounts.items() if account.holding is not None}
+    assert levels == {"alice": 19.0, "bob": 8.0}
 
 
 @on_a_loop

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from raylog.security.quota_leases import IDLE_MS, LEASE_MS, RENEWAL_MS, Holding, LeaseAsk, Pool, QuotaLease
 from raylog.security.quota_rates import Rate, burst_of
+from raylog.wire import values
 
 KEY, CLIENT = "producer_byte_rate", "app"
 LIMIT = 1_000.0
@@ -329,6 +330,29 @@ def test_a_process_that_dies_leaves_its_part_after_a_lease() -> None:
     assert pool.ask(0, asked(is_hungry=True), now_ms).rate == LIMIT / 2
     now_ms += 1
     assert pool.ask(0, asked(is_hungry=True), now_ms).rate == LIMIT
+
+
+def test_what_was_saved_by_a_higher_quota_is_not_spent_by_a_lower_one() -> None:
+    broker = shared(1)
+    holding = broker.holdings[0]
+    assert broker.spend(0, LIMIT / 10) == 0 and holding.level == pytest.approx(0.9 * LIMIT)
+    holding.limit_to(LIMIT / 10)
+    assert holding.level == pytest.approx(0.09 * LIMIT) and holding.rate(0) == LIMIT / 10
+    holding.limit_to(LIMIT)
+    assert holding.level == pytest.approx(0.09 * LIMIT)
+    holding.level = -LIMIT
+    holding.limit_to(LIMIT / 10)
+    assert holding.level == -LIMIT, "a debt is not forgiven"
+
+
+def test_an_ask_and_a_lease_of_a_user_read_as_older_processes_wrote_them() -> None:
+    for kind in (LeaseAsk, QuotaLease):
+        plain = values.to_plain(kind(KEY, CLIENT, user="alice"))
+        assert values.from_plain(kind, plain).user == "alice"
+        del plain["user"]
+        assert values.from_plain(kind, plain) == kind(KEY, CLIENT)
+    lease = Pool(LIMIT, BURST_S, 0).ask(0, LeaseAsk(KEY, CLIENT, spent=1, user="alice"), 0)
+    assert lease.user == "alice"
 
 
 def test_a_lower_quota_holds_after_a_lease() -> None:

@@ -20,6 +20,7 @@ from raylog.metadata.image import MetadataImage, Topic
 from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from raylog.security import told_quotas
 from raylog.security.quota_rates import WINDOW_MS, WINDOWS
+from raylog.security.quotas import BYTE_RATES
 
 _COORDINATED = {OFFSETS_TOPIC: ReadBy.GROUPS, TRANSACTIONS_TOPIC: ReadBy.TRANSACTIONS}
 _GO_WITH_LOGS = (*_COORDINATED.values(), ReadBy.CLEANER, ReadBy.LOGS)
@@ -89,11 +90,16 @@ def of_host(image: MetadataImage, broker_id: int) -> tuple[tuple[str, str], ...]
 
 def told_client_quotas(image: MetadataImage, broker_id: int) -> str | None:
     """Those that processes count themselves, as a text; None if there are none."""
-    if not image.quotas.has(*told_quotas.KEYS):
+    if not image.quotas.has(*BYTE_RATES):
         return None
+    return told_quotas.as_text(image.quotas, *quota_windows(image, broker_id))
+
+
+def quota_windows(image: MetadataImage, broker_id: int) -> tuple[int, int]:
+    """Over how many windows that broker measures rates, and of how many milliseconds."""
     windows = number(image.broker_configs, broker_id, QUOTA_WINDOWS, default=WINDOWS)
     seconds = number(image.broker_configs, broker_id, QUOTA_WINDOW, default=WINDOW_MS // 1_000)
-    return told_quotas.as_text(image.quotas, windows, seconds * 1_000)
+    return windows, seconds * 1_000
 
 
 def of_topic(image: MetadataImage, topic: Topic, name: str) -> str:
