@@ -123,11 +123,9 @@ class Fetches:
         return _Fetch(self, request, fetching)
 
     def _pass_on(self, request: Request) -> bool:
-        """Forward the raw bytes if this is about one partition that is led here; return whether it
-        is.
+        """Forward the raw bytes if this is about one partition that is led here; return whether that
+        was done. Where the client has a quota, it is not.
         """
-        if self.quota_of(request) is not None:
-            return False
         version = request.version
         asked = raw_forward.fetched(request.frame, version, request.position) if request.frame is not None else None
         owner = self.routes.leader_of(asked.topic, asked.number) if asked is not None else None
@@ -135,6 +133,9 @@ class Fetches:
         if asked is not None and may_read is not None and not may_read(asked.topic):
             return False
         if asked is None or not isinstance(owner, Owner) or not self.budget.has(asked.bytes_max):
+            return False
+        if self.quota_of(request) is not None:
+            self._routed(request, owner, asked)
             return False
 
         def heard(answer: Any, error: Exception | None) -> None:

@@ -8,8 +8,15 @@ host doesn't serve. Each return makes the Broker wait sixteen times longer befor
 connection again, unless the host served it for long.
 
 A connection with TLS stays at the listener, because its keys are in this process, and so does one
-whose client has a quota, which this process counts. When quotas change, each connection comes back
-with its next request.
+whose client has a ``request_percentage``, which counts what this process does.
+
+A connection whose client has a quota of bytes takes it along, and the host counts. It comes back with
+the request that follows the one by which the client has exceeded the quota, and this process
+throttles it. Then it stays for as long as rates remember what was used, from the last time that the
+client had to wait: a client above its quota is served here, one within it at the host. Such a return
+does not make the next move later. When quotas change, each connection comes back with its next
+request. All this goes by client id, so a connection moves with one: it comes back with the first
+request that has another.
 
 Hosts ask no authorizer. Where there is one, a connection takes along what it has been allowed on its
 way there (``Grant``), and comes back with the first request for anything else. When the authorizer
@@ -34,16 +41,16 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from raylog.kafka.context import RequestContext
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.raw_forward import OnePartition
-from raylog.wire.moved_connections import Channel, Grant, Message, Moved, Revoked, connect
+from raylog.wire.moved_connections import Channel, Grant, Message, Moved, MovedQuota, Revoked, connect
 from raylog.wire.private import DoorOpened, OpenDoor
 from raylog.wire.request import Request
 from raylog.wire.server import Server
-from raylog.wire.server_connection import ServerConnection
+from raylog.wire.server_connection import KEPT_CHARACTERS_MAX, ServerConnection
 
 logger = logging.getLogger("raylog.broker")
 
@@ -57,15 +64,18 @@ GRANTS_MAX: Final = 64
 
 class _Route:
     """Where a connection's requests go: the last ``count`` in a row, up to request number ``last``,
-    went to one host. ``grants``: what they were allowed in that edition of the authorizer; None
-    where nobody was asked.
+    went to one host, and had this context. ``grants``: what they were allowed in that edition of the
+    authorizer and the quotas; None where nobody was asked.
     """
 
-    __slots__ = ("count", "edition", "grants", "last", "owner")
+    __slots__ = ("context", "count", "edition", "grants", "last", "owner")
 
-    def __init__(self, owner: Owner, last: int, edition: int, grants: set[Grant] | None) -> None:
+    def __init__(
+        self, owner: Owner, last: int, context: RequestContext, edition: int, grants: set[Grant] | None
+    ) -> None:
         self.owner = owner
         self.last = last
+        self.context = context
         self.count = 1
         self.edition = edition
         self.grants = grants
@@ -94,6 +104,19 @@ class _Host:
         self.there: dict[int, _Away] = {}
 
 
+class MoveLimits(Protocol):
+    """What the quotas of clients have to do with their connections (``raylog.listener.quotas``)."""
+
+    def holds(self, request: Request, bytes_max: int = 0) -> bool:
+        """Whether the connection has to stay here for now."""
+
+    def limits(self, context: RequestContext) -> tuple[MovedQuota, ...]:
+        """What it takes along."""
+
+    def exceeded(self, key: str, context: RequestContext) -> None:
+        """It has come back because of that quota."""
+
+
 def _nobody(_: Request) -> bool:
     return False
 
@@ -104,29 +127,28 @@ def _grant(request: Request, asked: OnePartition) -> Grant:
 
 class ConnectionMoves:
     """``server`` returns the listener for clients, once there is one. ``is_judged`` may be set; it
-    says whether an authorizer is asked about a request. ``holds`` says of a client whether its
-    connections stay here.
+    says whether an authorizer is asked about a request.
     """
 
-    def __init__(self, owners: Owners, holds: Callable[[RequestContext], bool] = lambda _: False) -> None:
+    def __init__(self, owners: Owners, quotas: MoveLimits) -> None:
         self.server: Server
         self.is_judged: Callable[[Request], bool] = _nobody
         self.are_held = False  # no connection moves
-        self._holds = holds
+        self._quotas = quotas
         self._owners = owners
         self._hosts: dict[Owner, _Host] = {}
         self._last_number = 0
-        self._edition = 0  # of what the authorizer decides
+        self._edition = 0  # of what the authorizer decides, and of quotas
 
     def routed(self, request: Request, owner: Owner, asked: OnePartition) -> None:
         """Count a request for one partition that is allowed and about to be forwarded; its
         connection may move once it is answered.
         """
-        if self.are_held or self._holds(request.context):
+        if self.are_held or self._quotas.holds(request, asked.answer_bytes_max):
             return
-        route = self._continued(request.connection, owner)
+        route = self._continued(request, owner)
         if route is None:
-            self._begin(request.connection, owner, {_grant(request, asked)} if self.is_judged(request) else None)
+            self._begin(request, owner, {_grant(request, asked)} if self.is_judged(request) else None)
             return
         if route.grants is not None:
             route.grants.add(_grant(request, asked))
@@ -136,21 +158,23 @@ class ConnectionMoves:
 
     def coordinated(self, request: Request, owner: Owner) -> None:
         """Count a request to the process that coordinates its transaction, in the same way."""
-        if self.are_held or self._holds(request.context) or self.is_judged(request):
+        if self.are_held or self._quotas.holds(request) or self.is_judged(request):
             return
-        route = self._continued(request.connection, owner)
+        route = self._continued(request, owner)
         if route is None:
-            self._begin(request.connection, owner, None)
+            self._begin(request, owner, None)
         else:
             self._move_when_due(request.connection, route)
 
-    def _continued(self, connection: ServerConnection, owner: Owner) -> _Route | None:
+    def _continued(self, request: Request, owner: Owner) -> _Route | None:
         """The connection's route with one request more; None if another one begins."""
+        connection = request.connection
         route: _Route | None = connection.route
         if (
             route is None
             or route.last + 1 != connection.requests
             or route.owner != owner
+            or route.context.client_id != request.context.client_id
             or route.edition != self._edition
         ):
             return None
@@ -158,8 +182,10 @@ class ConnectionMoves:
         route.count += 1
         return route
 
-    def _begin(self, connection: ServerConnection, owner: Owner, grants: set[Grant] | None) -> None:
-        connection.route = _Route(owner, connection.requests, self._edition, grants)
+    def _begin(self, request: Request, owner: Owner, grants: set[Grant] | None) -> None:
+        connection, context = request.connection, request.context
+        if len(context.client_id or "") <= KEPT_CHARACTERS_MAX:  # else a message has no room for it
+            connection.route = _Route(owner, connection.requests, context, self._edition, grants)
 
     def _move_when_due(self, connection: ServerConnection, route: _Route) -> None:
         if route.count < PATIENCE << 4 * min(connection.came_back, RETURNS_COUNTED_MAX) or connection.is_leaving:
@@ -245,6 +271,8 @@ class ConnectionMoves:
             connection.came_back,
             None if route.grants is None else tuple(route.grants),
             connection.client_software,
+            route.context.client_id,
+            self._quotas.limits(route.context),
         )
         if route.edition != self._edition or host.channel is None or not host.channel.send(moved, sock):
             sock.close()
@@ -260,6 +288,9 @@ class ConnectionMoves:
             self._forget(host, message.number)
         if isinstance(message, Moved):
             assert sock is not None
+            if message.exceeded:
+                context = RequestContext(message.principal, message.listener, "", message.client_id)
+                self._quotas.exceeded(message.exceeded, context)
             self.server.adopt(sock, message.pending, partial(_prepare, message))
 
 

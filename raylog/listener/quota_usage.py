@@ -6,20 +6,35 @@ when there are many, because client ids are the clients' own words.
 
 Where several processes share a quota, an account has a ``Holding``, and who exceeds the rate waits as
 that says (``raylog.security.quota_leases``).
+
+An account remembers that its client has exceeded the quota for as long as a rate counts what was
+used (``Account.is_exceeded``). A wait shorter than ``NOTICED_MS`` is no sign of that, since a lease may
+come a moment late; but it prolongs one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeVar
 
+from raylog.kafka import table
 from raylog.kafka.context import RequestContext
 from raylog.security.quota_leases import Holding
 from raylog.security.quota_rates import WINDOW_MS, WINDOWS, Rate, TokenBucket, burst_of
-from raylog.security.quotas import CONNECTION_CREATION_RATE, CONTROLLER_MUTATION_RATE, AppliedQuota, ClientQuotas
+from raylog.security.quotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    AppliedQuota,
+    ClientQuotas,
+)
 
 ACCOUNTS_KEPT: Final = 4_096
 CLIENTS_KNOWN_MAX: Final = 4_096
+NOTICED_MS: Final = 10
+BYTE_RATE_OF: Final[Mapping[int, str]] = {table.PRODUCE.key: PRODUCER_BYTE_RATE, table.FETCH.key: CONSUMER_BYTE_RATE}
+"""Which quota the bytes of an API count for."""
 
 
 class HasQuotas(Protocol):
@@ -37,12 +52,13 @@ Kept = TypeVar("Kept")
 class Account:
     """``limit`` per second. ``holding``: its part of a quota that is shared; None: it has all of it."""
 
-    __slots__ = ("holding", "limit", "rate")
+    __slots__ = ("_exceeded_until_ms", "holding", "limit", "rate")
 
     def __init__(self, rate: Rate) -> None:
         self.limit = 0.0
         self.rate = rate
         self.holding: Holding | None = None
+        self._exceeded_until_ms: int | None = None
 
     @property
     def burst(self) -> float:
@@ -53,8 +69,20 @@ class Account:
         """How long to wait after it, in milliseconds."""
         self.rate.record(amount, now_ms)
         if self.holding is not None:
-            return self.holding.spend(amount, now_ms)
-        return self.rate.throttle_ms(self.limit, now_ms)
+            delay_ms = self.holding.spend(amount, now_ms)
+        else:
+            delay_ms = self.rate.throttle_ms(self.limit, now_ms)
+        if delay_ms >= NOTICED_MS or (delay_ms and self.is_exceeded(now_ms)):
+            self.exceed(now_ms)
+        return delay_ms
+
+    def exceed(self, now_ms: int) -> None:
+        """Remember that the client has exceeded the quota, here or elsewhere."""
+        self._exceeded_until_ms = now_ms + self.rate.windows * self.rate.window_ms
+
+    def is_exceeded(self, now_ms: int) -> bool:
+        """Whether the client has exceeded the quota lately."""
+        return self._exceeded_until_ms is not None and now_ms < self._exceeded_until_ms
 
     def wait_ms(self, now_ms: int) -> int:
         """How long to wait because of what was used before."""
@@ -118,6 +146,14 @@ class QuotaUsage:
         assert isinstance(account, Account), f"{key} is counted by a bucket"
         return account
 
+    def applied(self, key: str, context: RequestContext) -> AppliedQuota | None:
+        """The quota that limits a request's client; None if there is none."""
+        return self._quotas.of_client(key, _user_of(context), context.client_id or "")
+
+    def at_once(self, limit: float) -> float:
+        """The most that such a quota lets a client use at once."""
+        return burst_of(limit, *self._windows)
+
     def account_of_address(self, address: str) -> Account | None:
         """The account of an address's connections; None if it may open as many as it likes."""
         limit = self._quotas.of_address(address)
@@ -145,8 +181,7 @@ class QuotaUsage:
             return self._known[asked]
         except KeyError:
             pass
-        user = context.principal.partition(":")[2]
-        applied = self._quotas.of_client(key, user, context.client_id or "")
+        applied = self.applied(key, context)
         if len(self._known) >= CLIENTS_KNOWN_MAX:
             self._known.clear()
         found = self._known[asked] = None if applied is None else self._opened(key, applied)
@@ -169,6 +204,10 @@ class QuotaUsage:
         account.limit = applied.limit
         self.on_opened(place, account)
         return account
+
+
+def _user_of(context: RequestContext) -> str:
+    return context.principal.partition(":")[2]
 
 
 def _forget_idle(kept: dict[Place, Kept], is_idle: Callable[[Kept], bool]) -> None:

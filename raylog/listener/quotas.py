@@ -24,8 +24,9 @@ withhold it for ever.
 
 Follower fetches, and raylog's own clients inside the cluster, do not come through a listener and are
 not counted here (``raylog.server.program_quotas`` counts the latter, and ``quota_lender`` has them
-share quotas with clients here). What is counted is this Broker's; a connection whose client has a
-quota does not move to a host (``raylog.listener.moves``).
+share quotas with clients here). A connection whose client has a quota of bytes moves to a host like
+others while the client is within it (``raylog.listener.moves``). It takes the quota along, the host
+counts, and the connection comes back when the client exceeds the quota: only a Broker throttles.
 """
 
 from __future__ import annotations
@@ -39,20 +40,21 @@ from typing import Any, Final
 from raylog.kafka import table
 from raylog.kafka.context import RequestContext
 from raylog.listener import mutation_quotas
-from raylog.listener.quota_usage import Account, QuotaUsage
+from raylog.listener.quota_usage import BYTE_RATE_OF, Account, QuotaUsage
 from raylog.metadata.image import MetadataImage
 from raylog.security.quotas import (
+    BYTE_RATES,
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
+from raylog.wire.moved_connections import MovedQuota
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
 
-_HELD: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
-"""A connection whose client has one of them stays here."""
+_OF_REQUESTS: Final = (*BYTE_RATES, REQUEST_PERCENTAGE)
 _EXEMPT: Final = frozenset(each.key for each in (table.API_VERSIONS, table.SASL_HANDSHAKE, table.SASL_AUTHENTICATE))
 PERCENT_OF_NANOSECONDS: Final = 1e-7
 
@@ -99,7 +101,7 @@ class Quotas:
         the plain ones. Returns whether the quotas have changed.
         """
         has_changed = self.usage.follow(windows, window_ms)
-        self._is_on = self.usage.has(*_HELD)
+        self._is_on = self.usage.has(*_OF_REQUESTS)
         if self._is_on or self.usage.has(CONTROLLER_MUTATION_RATE):
             if has_changed or server.handlers is not self._plain:
                 self._plain = server.handlers
@@ -126,9 +128,39 @@ class Quotas:
                 )
         return limited
 
-    def holds(self, context: RequestContext) -> bool:
-        """Whether some quota limits this client's requests."""
-        return self._is_on and any(self.usage.account(key, context) is not None for key in _HELD)
+    def holds(self, request: Request, bytes_max: int = 0) -> bool:
+        """Whether the request's connection has to stay at the Broker for now: what its client takes of
+        this process's time is counted, or the client has exceeded its quota of bytes lately.
+        ``bytes_max``: of a Fetch; one that may exceed the quota at once has to be capped here.
+        """
+        if not self._is_on:
+            return False
+        if self.usage.account(REQUEST_PERCENTAGE, request.context) is not None:
+            return True
+        key = BYTE_RATE_OF.get(request.api_key)
+        account = None if key is None else self.usage.account(key, request.context)
+        return account is not None and (account.is_exceeded(self._now_ms()) or bytes_max > account.burst)
+
+    def limits(self, context: RequestContext) -> tuple[MovedQuota, ...]:
+        """The quotas of bytes that a client's connection takes along to a host."""
+        found = [(key, self.usage.applied(key, context)) for key in BYTE_RATES] if self._is_on else []
+        return tuple(
+            MovedQuota(
+                key,
+                each.limit,
+                self.usage.at_once(each.limit),
+                is_of_user=each.user is not None,
+                is_of_client_id=each.client_id is not None,
+            )
+            for key, each in found
+            if each is not None
+        )
+
+    def exceeded(self, key: str, context: RequestContext) -> None:
+        """That client has exceeded the quota at a host."""
+        account = self.usage.account(key, context) if self._is_on else None
+        if account is not None:
+            account.exceed(self._now_ms())
 
     def of_fetch(self, request: Request) -> FetchQuota | None:
         """The quota that counts for a Fetch; None if there is none."""

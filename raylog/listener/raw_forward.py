@@ -59,6 +59,7 @@ class OnePartition(NamedTuple):
     varies_at: int  # where requests like this one begin to differ: size and records, or the fetch offset
     error_at: int | None = None  # where the answer has its top-level error
     bytes_max: int = 0  # of a Fetch
+    answer_bytes_max: int = 0  # the same, or less for its partition
     acks: int = 0  # of a Produce
     records_at: int = 0
     records_end: int = 0
@@ -155,7 +156,9 @@ def _fetched(frame: Buffer, version: int, position: int) -> OnePartition:
     position = _one(frame, position, is_flexible)
     (number,) = _int32(frame, position)
     varies_at = position + 4 + (4 if version >= 9 else 0)
-    position = varies_at + 8 + (4 if version >= 12 else 0) + (8 if version >= 5 else 0) + 4
+    position = varies_at + 8 + (4 if version >= 12 else 0) + (8 if version >= 5 else 0)
+    (partition_bytes_max,) = _int32(frame, position)
+    position += 4
     if is_flexible:
         position = _no_tags(frame, _no_tags(frame, position))
     if version >= SESSIONS_FROM:
@@ -177,7 +180,17 @@ def _fetched(frame: Buffer, version: int, position: int) -> OnePartition:
     throttle_at = 4 + is_flexible
     error_at = throttle_at + 4 if version >= SESSIONS_FROM else None
     return OnePartition(
-        topic, number, position, max_wait_ms, found_at, throttle_at, named, varies_at, error_at, max_bytes
+        topic,
+        number,
+        position,
+        max_wait_ms,
+        found_at,
+        throttle_at,
+        named,
+        varies_at,
+        error_at,
+        max_bytes,
+        min(max_bytes, partition_bytes_max),
     )
 
 

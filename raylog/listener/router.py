@@ -100,7 +100,7 @@ class Router:
         self._gone = LatelyGone(self._routes, clock.monotonic_ms)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
         self.quotas = Quotas(image, clock.monotonic_ms)
-        self._moves = ConnectionMoves(self._owners, self.quotas.holds)
+        self._moves = ConnectionMoves(self._owners, self.quotas)
         self._guard = Guard(image)
         self._link = ControllerLink(
             self._controller_endpoint,

@@ -12,6 +12,12 @@ A request is turned back when it is not usual, when this process doesn't lead it
 when clients leave so much unread that a Fetch has to wait for room, which the Broker sees to. An
 answer that is an error goes the long way, and names no leader: the nodes that hosts know are
 processes inside, and the client asks the Broker for Metadata next.
+
+What a client with a quota of bytes is served is counted (``door_quotas``). The request by which it
+exceeds the quota is served, and the next one turned back: the Broker throttles. So is a Fetch that
+may return more than the quota allows at once, and any request with another client id than those
+that brought the connection here. Where the Broker has died, the connection is not read for as long as
+the client has to wait.
 """
 
 from __future__ import annotations
@@ -31,9 +37,11 @@ from raylog.errors import ClusterError
 from raylog.kafka.chain import Stage
 from raylog.kafka.context import EXTERNAL
 from raylog.kafka.table import FETCH, IN_TRANSACTIONS, PRODUCE
+from raylog.listener.quota_usage import BYTE_RATE_OF, QuotaUsage
 from raylog.listener.raw_forward import is_transactional
 from raylog.replication.context import HostConfig
 from raylog.replication.events import FetchPartitionResult, FetchReply, ProducePartitionResult, ProduceReply
+from raylog.server.door_quotas import DoorQuota
 from raylog.server.request_logs import RequestLogs
 from raylog.server.usual_requests import HEADER_BYTES, UsualFetch, UsualProduce, usual_fetch, usual_produce
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, slot_of
@@ -92,13 +100,16 @@ Coordinating = Callable[[RequestHeader, Entity], Callable[[Request], None] | Non
 
 
 class Door:
-    """``node_id`` is the host's own. ``stages`` run before every handler, as at the listener that a
-    client came in by.
+    """``node_id`` is the host's own. ``usage``: of quotas, at the host. ``stages`` run before every
+    handler, as at the listener that a client came in by.
     """
 
-    def __init__(self, host: Host, node_id: int, coordinating: Coordinating, stages: Sequence[Stage] = ()) -> None:
+    def __init__(
+        self, host: Host, node_id: int, coordinating: Coordinating, usage: QuotaUsage, stages: Sequence[Stage] = ()
+    ) -> None:
         self.host = host
         self.coordinating = coordinating
+        self.usage = usage
         self._broker = broker_of(node_id)
         self._listener: ChannelListener | None = None
         self._channels: set[Channel] = set()
@@ -259,13 +270,16 @@ class _DoorConnection(ServerConnection):
         self._channel: Channel
         self._moved: Moved
         self._grants: tuple[Grant, ...] | None = None
+        self._quotas: dict[str, DoorQuota] = {}
         self._is_revoked = False
+        self._exceeded = ""  # the key of a quota
         self._has_returned = False
 
     def came_by(self, channel: Channel, moved: Moved) -> None:
         self._channel = channel
         self._moved = moved
         self._grants = moved.grants
+        self._quotas = {each.key: DoorQuota(self._door.usage, each, moved) for each in moved.quotas}
         self.principal, self.listener = moved.principal, moved.listener
         self.came_back = moved.came_back
         self.on_lost(self._say_ended)
@@ -312,10 +326,12 @@ class _DoorConnection(ServerConnection):
                 self._answered(usual, data, answer, began_ns)
             else:
                 self._serve(data, usual, partial(host.answer_produce, usual=usual, result=result))
-            return True
-        if not host.leads(usual.id):
+        elif host.leads(usual.id):
+            self._serve(data, usual, partial(host.produce_usual, usual=usual, records=records))
+        else:
             return False
-        self._serve(data, usual, partial(host.produce_usual, usual=usual, records=records))
+        if usual.charge is not None:
+            usual.charge(len(data))
         return True
 
     def _fetched_again(self, data: memoryview | bytes) -> bool:
@@ -328,6 +344,8 @@ class _DoorConnection(ServerConnection):
             answer = usual.answer(_correlation(data, 4)[0], result)
             if answer is not None:
                 self._answered(usual, data, answer, began_ns)
+                if usual.charge is not None:
+                    usual.charge(len(result.records))
             else:
                 self._serve(data, usual, partial(host.answer_fetch, usual=usual, result=result))
             return True
@@ -339,13 +357,15 @@ class _DoorConnection(ServerConnection):
     def _first_seen(self, data: memoryview | bytes) -> bool:
         header, position = decode_request_header(data)
         spoken = self.server.versions.get(header.api_key)
-        if spoken is None or header.version not in spoken:
+        if spoken is None or header.version not in spoken or header.client_id != self._moved.client_id:
+            return False
+        if self._exceeded and not self.has_lost_its_broker:
             return False
         if header.api_key == PRODUCE.key:
-            self._produces.add(self._granted(usual_produce(data, header, position, self._door.host.led)))
+            self._produces.add(self._admitted(usual_produce(data, header, position, self._door.host.led)))
             return self._produced_again(data)
         if header.api_key == FETCH.key:
-            self._fetches.add(self._granted(usual_fetch(data, header, position, self._door.host.led)))
+            self._fetches.add(self._admitted(usual_fetch(data, header, position, self._door.host.led)))
             return self._fetched_again(data)
         return self._coordinated(data, header, position)
 
@@ -361,9 +381,27 @@ class _DoorConnection(ServerConnection):
         self._dispatch(handler, header, body, len(data))
         return True
 
-    def _granted(self, usual: Usual | None) -> Usual | None:
-        """None for what the Broker has not allowed."""
-        return usual if usual is None or self._grants is None or usual.grant in self._grants else None
+    def _admitted(self, usual: Usual | None) -> Usual | None:
+        """None for what the Broker has not allowed, or has to make smaller."""
+        if usual is None or (self._grants is not None and usual.grant not in self._grants):
+            return None
+        quota = self._quotas.get(BYTE_RATE_OF[usual.key])
+        if quota is not None:
+            if usual.answer_bytes_max > quota.most:
+                return None
+            usual.charge = partial(self._charge, quota)
+        return usual
+
+    def _charge(self, quota: DoorQuota, size: int) -> None:
+        """Count what was served, and serve nothing more if that has exceeded the quota."""
+        delay_ms = quota.charge(size) if size else 0
+        if not delay_ms:
+            return
+        if self.has_lost_its_broker:
+            self.mute(delay_ms / 1_000)
+            return
+        self._exceeded = quota.key
+        self._produces, self._fetches = _Known(), _Known()
 
     def _answered(
         self, usual: UsualProduce | UsualFetch, data: memoryview | bytes, answer: list[Buffer], began_ns: int
@@ -397,11 +435,11 @@ class _DoorConnection(ServerConnection):
         came_back = self._moved.came_back + 1
         if self.requests >= LONG_STAY:
             came_back = 0
-        elif self._is_revoked:  # not for what it asks
+        elif self._is_revoked or self._exceeded:  # not for what it asks
             came_back -= 1
 
         def hand_over(sock: socket.socket, pending: bytes) -> bool:
-            back = replace(self._moved, pending=pending, came_back=came_back)
+            back = replace(self._moved, pending=pending, came_back=came_back, exceeded=self._exceeded)
             with sock:
                 self._has_returned = self._channel.send(back, sock)
             return self._has_returned

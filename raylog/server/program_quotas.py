@@ -4,7 +4,9 @@ that holds replicas.
 Such a program, as any client of raylog's own inside the cluster, sends to this process what a Broker
 would count (``raylog.listener.quotas``): here its Produce and Fetch requests are counted the same way.
 What servers of the cluster send is not: followers copy, and Brokers have counted what they pass on.
-The broker's processes share each quota (``raylog.server.quota_borrower``).
+The broker's processes share each quota (``raylog.server.quota_borrower``), and programs share it with
+the Kafka clients whose connections have moved to this process (``raylog.server.door_quotas``): ``usage``
+has the accounts of both.
 
 An answer that exceeds a quota has its records left out. Its client asks again after the throttle
 time.
@@ -45,7 +47,8 @@ class ProgramQuotas:
         self._told = _NONE
         self._text: str | None = None
         self._quotas = Quotas(self._image, _now_ms)
-        self._borrower = QuotaBorrower(self._quotas.usage, _now_ms)
+        self.usage = self._quotas.usage
+        self._borrower = QuotaBorrower(self.usage, _now_ms)
 
     def handlers(self) -> dict[int, Handler]:
         return {LEND_QUOTAS: self._borrower.handle}

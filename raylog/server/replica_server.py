@@ -167,12 +167,12 @@ class ReplicaServer:
         self._stopping = False
         self._hosted = HostedCoordinators(self, self._questions(), self._want_leave, groups=groups)
         self._session = self._session_client()
-        self.door = Door(self, spec.node_id, self._hosted.coordinating, stages)
+        self._quotas = ProgramQuotas()
+        self.door = Door(self, spec.node_id, self._hosted.coordinating, self._quotas.usage, stages)
         self._spans = Spans(self._identity, self._names.name_of)
         self._metrics = metrics_of_host(
             spec.node_id, self._servers, lambda: self._host, self._hosted, self._spans.counts
         )
-        self._quotas = ProgramQuotas()
         apis = self._kafka_apis()
         self._server = Server(
             self._handlers(apis),
@@ -489,8 +489,10 @@ class ReplicaServer:
             request.reply(produce.entity(request.body, without_hints(ProduceReply((result,))), request.version))
 
     def answer_fetch(self, request: Request, usual: UsualFetch, result: FetchPartitionResult) -> None:
-        """The same of a Fetch."""
+        """The same of a Fetch, whose records are charged."""
         self._spans.fetched((result,))
+        if usual.charge is not None:
+            usual.charge(len(result.records))
         frame = usual.answer(request.correlation_id, result)
         if frame is not None:
             request.send(frame)
@@ -528,9 +530,7 @@ class ReplicaServer:
         then: Callable[[ProducePartitionResult], None],
         leave: int,
     ) -> None:
-        """Append it if this process leads in that epoch, now or behind the present step; then call
-        ``then``.
-        """
+        """Append it if this process leads in that epoch, now or behind this step; then call ``then``."""
         token = self._park(InsideWait(lambda reply: then(reply.partitions[0])), as_it_is)
         self._driver.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch, leave))
 

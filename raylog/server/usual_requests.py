@@ -56,13 +56,15 @@ _fetched_offsets = struct.Struct(">qqq")  # high watermark, last stable offset, 
 _produced_offsets = struct.Struct(">qqq")  # base offset, append time, log start
 _two_int64 = struct.Struct(">qq")
 
+Charge = Callable[[int], None]
 Led = Callable[[str | uuid.UUID, int], TopicIdPartition | None]
 """The partition of a topic, by name or id, and a number, if this process leads it."""
 
 
 class UsualProduce:
     """A Produce of one partition, and all that begin with the same bytes. ``header_end``: of the
-    header's fixed part. ``grant``: what it needs where there is an authorizer.
+    header's fixed part. ``grant``: what it needs where there is an authorizer. ``charge``: counts the
+    bytes of a frame where the client has a quota.
     """
 
     __slots__ = (
@@ -75,6 +77,7 @@ class UsualProduce:
         "_varies_at",
         "acks",
         "api_number",
+        "charge",
         "client_id",
         "grant",
         "header_end",
@@ -83,6 +86,7 @@ class UsualProduce:
         "version",
     )
     key: Final = PRODUCE.key
+    answer_bytes_max: Final = 0  # of records
 
     def __init__(
         self, frame: Buffer, header: RequestHeader, header_end: int, parsed: OnePartition, id: TopicIdPartition
@@ -93,6 +97,7 @@ class UsualProduce:
         version = self.version = header.version
         self.api_number = api_number(self.key, version)
         self.acks = parsed.acks
+        self.charge: Charge | None = None
         self.grant: Grant = (self.key, parsed.named, parsed.transactional_id)
         self._timeout_ms = parsed.waits_ms
         self._membership = produce.membership(parsed.transactional_id, version)
@@ -148,7 +153,8 @@ class UsualFetch:
     """A Fetch of one partition by a consumer, in no session, and all that differ from it by their
     offset only.
 
-    ``terms``: as an event, but for token and partition.
+    ``terms``: as an event, but for token and partition. ``charge``: counts the bytes of an answer's
+    records where the client has a quota.
     """
 
     __slots__ = (
@@ -162,8 +168,10 @@ class UsualFetch:
         "_rest",
         "_tail",
         "_varies_at",
+        "answer_bytes_max",
         "api_number",
         "bytes_max",
+        "charge",
         "client_id",
         "grant",
         "header_end",
@@ -180,7 +188,9 @@ class UsualFetch:
         self.client_id = header.client_id
         self.header_end = header_end
         self.id = id
+        self.charge: Charge | None = None
         self.bytes_max = parsed.bytes_max
+        self.answer_bytes_max = parsed.answer_bytes_max
         self.grant: Grant = (self.key, parsed.named, "")
         version = self.version = header.version
         self.api_number = api_number(self.key, version)

@@ -64,12 +64,28 @@ transactional id, empty for none.
 
 
 @dataclass(frozen=True, slots=True)
+class MovedQuota:
+    """A quota of bytes that a connection takes along: its key, the bytes per second, and the most that
+    may be used at once. ``is_of_user`` and ``is_of_client_id``: who shares it, all of the connection's
+    user, of its client id, or of both.
+    """
+
+    key: str
+    limit: float
+    burst: float
+    is_of_user: bool
+    is_of_client_id: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """A connection that changes hands. ``number`` names it on its channel; ``came_back`` counts how
     often it has come back.
 
     ``principal`` and ``listener``: who its client has proved to be, and where it came in.
-    ``grants``: all that the client may ask for; None where nobody has to allow it anything.
+    ``client_id``: of its requests; one with another is for the Broker. ``grants``: all that the client
+    may ask for; None where nobody has to allow it anything. ``quotas``: what its bytes count for.
+    ``exceeded``: the key of the quota because of which it comes back; empty for none.
     """
 
     number: int
@@ -79,12 +95,15 @@ class Moved:
     came_back: int = 0
     grants: tuple[Grant, ...] | None = None
     client_software: tuple[str, str] = ("", "")
+    client_id: str | None = None
+    quotas: tuple[MovedQuota, ...] = ()
+    exceeded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The authorizer may decide otherwise from now on: whatever a connection asks for, its Broker
-    has to be asked first.
+    """The authorizer may decide otherwise from now on, or quotas are others: whatever a connection
+    asks for, its Broker has to be asked first.
     """
 
 

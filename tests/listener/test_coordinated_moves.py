@@ -12,7 +12,6 @@ from outside_producer import Producer
 from raw_requests import eventually
 
 from raylog.client.sync import AdminClient
-from raylog.kafka.context import RequestContext
 from raylog.listener.moves import PATIENCE
 from raylog.log.log import Log
 from raylog.offsets_topic import TRANSACTIONS_TOPIC, partition_for
@@ -197,26 +196,30 @@ def test_who_asks_for_other_things_in_between_stays(
     assert not at_doors(running)
 
 
-def test_the_connection_of_a_client_with_a_quota_stays(
-    running: InProcessCluster, producer: Callable[[str], Producer], new_topic: NewTopicOf
+@pytest.mark.parametrize(("key", "stays"), [("request_percentage", True), ("producer_byte_rate", False)])
+def test_the_connection_of_a_client_whose_share_of_its_brokers_time_is_counted_stays(
+    running: InProcessCluster, producer: Callable[[str], Producer], new_topic: NewTopicOf, key: str, stays: bool
 ) -> None:
-    topic, one = new_topic((0, 1)), producer("limited")
+    topic, one = new_topic((0, 1)), producer(f"limited by {key}")
     with AdminClient(running.address) as admin:
-        admin.alter_quotas({"client-id": "raylog"}, {"producer_byte_rate": 1 << 30})
+        admin.alter_quotas({"client-id": "raylog"}, {key: 1 << 30})
         try:
-            eventually(lambda: is_held(running, one), "its Broker to know the quota")
+            eventually(lambda: is_known(running, one, key), "its Broker to know the quota")
             for _ in range(PATIENCE):
                 commit(one, topic)
-            assert not at_doors(running)
+            if stays:
+                assert not at_doors(running)
+            else:
+                eventually(lambda: commit(one, topic) or at_doors(running), "its bytes are not counted there")
         finally:
-            admin.alter_quotas({"client-id": "raylog"}, {"producer_byte_rate": None})
-    eventually(lambda: not is_held(running, one), "its Broker to know the quota's end")
+            admin.alter_quotas({"client-id": "raylog"}, {key: None})
+    eventually(lambda: not is_known(running, one, key), "its Broker to know the quota's end")
 
 
-def is_held(running: InProcessCluster, one: Producer) -> bool:
+def is_known(running: InProcessCluster, one: Producer, key: str) -> bool:
     server = running.launcher.servers[node_id(coordinator_of(running, one)[0], BROKER_SLOT)]
     assert isinstance(server, BrokerServer) and server.router is not None
-    return server.router.quotas.holds(RequestContext("User:ANONYMOUS", "PLAINTEXT", "127.0.0.1", "raylog"))
+    return server.router.quotas.usage.has(key)
 
 
 def test_it_comes_back_when_its_host_coordinates_no_more(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raylog.kafka.context import RequestContext
 from raylog.listener import quota_usage
-from raylog.listener.quota_usage import QuotaUsage
+from raylog.listener.quota_usage import NOTICED_MS, QuotaUsage
 from raylog.listener.quotas import Quotas
 from raylog.metadata.image import MetadataImage
 from raylog.security.quotas import CONNECTION_CREATION_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE
@@ -44,6 +44,21 @@ def test_clients_of_one_user_share_an_account_that_outlives_changes() -> None:
     world.image.quotas.remove(ALICE, PRODUCER_BYTE_RATE)
     assert world.follow() and world.account("alice") is None
     assert world.usage.follow(5, 2_000) is False, "other windows are no other quotas"
+
+
+def test_who_exceeds_a_quota_has_exceeded_it_for_as_long_as_rates_remember() -> None:
+    world = World()
+    world.image.quotas.set(ALICE, PRODUCER_BYTE_RATE, 1_000.0)
+    world.follow()
+    account = world.account("alice")
+    assert account.use(10_000, 0) == 0 and not account.is_exceeded(0)
+    assert 0 < account.use(5, 0) < NOTICED_MS and not account.is_exceeded(0), "too short to tell"
+    assert account.use(5, 0) == NOTICED_MS and account.is_exceeded(0)
+    assert account.is_exceeded(10_999) and not account.is_exceeded(11_000)
+    account.exceed(20_000)
+    assert account.use(10_001, 20_000) == 1
+    assert account.is_exceeded(30_999), "a short wait prolongs it"
+    assert account.use(1, 40_000) == 0 and not account.is_exceeded(40_000)
 
 
 def test_connections_that_are_turned_away_do_not_count() -> None:

@@ -207,7 +207,7 @@ def test_a_quota_counts_at_once_and_no_more_when_it_is_removed(
     assert write(one, topic) == 0
 
 
-def test_connections_move_unless_their_client_has_a_quota(
+def test_connections_move_unless_a_brokers_time_is_counted_for_their_client(
     as_client: Open, new_topic: NewTopicOf, quota: Callable[..., None], running: InProcessCluster
 ) -> None:
     topic = new_topic((0,))
@@ -221,7 +221,7 @@ def test_connections_move_unless_their_client_has_a_quota(
         return listener.connections_elsewhere == 1
 
     eventually(has_moved, "the connection to move")
-    quota({"client-id": "held"}, producer_byte_rate=1 << 30)
+    quota({"client-id": "held"}, request_percentage=1_000)
     eventually(lambda: not has_moved(), "the connection to come back with its next request")
     held = as_client("held")
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""The processes of one broker share the quota of a client id: what they take together is one quota, and who is busy alone has all of it.
+"""The processes of one broker share a quota: what they take together is one quota, and who is busy alone has all of it.
 
 What a client was acknowledged within some time was counted within it, but for one request in flight at its begin. So whatever the
 machine does meanwhile, no more than the quota for that time, what may be sent at once, and a request of each client can be there.
@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import confluent_kafka
@@ -29,6 +29,8 @@ TOPIC, CLIENT_ID = "shared", "app"
 QUOTA = 128 * 1_024
 VALUE = b"v" * (8 * 1_024)
 BURST_S = 1.0  # by two windows of one second
+ESTABLISHED = "01"  # in /proc/net/tcp
+OF_CLIENT_ID, OF_USER = {"client-id": "kafka"}, {"user": "ANONYMOUS"}
 SECONDS = 6.0
 """For so long a client's bytes are looked at."""
 
@@ -101,8 +103,10 @@ def native(cluster: raylog.Cluster, partition: int, client_id: str = CLIENT_ID) 
 
 
 @contextmanager
-def of_listener(cluster: raylog.Cluster, client_id: str = CLIENT_ID, *, partitions: int = 2) -> Iterator[Sender]:
-    """A Kafka client, which writes to so many partitions in turn."""
+def of_listener(
+    cluster: raylog.Cluster, client_id: str = CLIENT_ID, *, partitions: int = 2, pause_s: float = 0.0
+) -> Iterator[Sender]:
+    """A Kafka client, which writes to so many partitions in turn, with a pause behind each value."""
     servers = cluster.bootstrap_servers()
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": servers, "client.id": client_id, "acks": 1, "linger.ms": 0, "log_level": 0}
@@ -112,9 +116,39 @@ def of_listener(cluster: raylog.Cluster, client_id: str = CLIENT_ID, *, partitio
     def send() -> None:
         producer.produce(TOPIC, VALUE, partition=next(turn))
         assert producer.flush(PATIENCE_S) == 0
+        time.sleep(pause_s)
 
     with Sender(send) as sender:
         yield sender
+
+
+def at_hosts(cluster: raylog.Cluster) -> int:
+    """How many of the listener's connections a host has open. Of those that have moved there, the Broker has a descriptor, too."""
+    port = int(cluster.bootstrap_servers().rpartition(":")[2])
+    open_ = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_, inode = line.split()[:10]
+        if int(local.rpartition(":")[2], 16) == port and state == ESTABLISHED:
+            open_.add(f"socket:[{inode}]")
+    pids = [each["pid"] for each in hosts(cluster)]
+    return len(open_ & {link for pid in pids for link in links_of(pid)})
+
+
+def links_of(pid: object) -> Iterator[str]:
+    """What the descriptors of a process stand for."""
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # it is closed meanwhile
+            yield os.readlink(each)
+
+
+@contextmanager
+def quota(cluster: raylog.Cluster, entity: dict[str, str], rate: float) -> Iterator[None]:
+    with cluster.admin() as admin:
+        admin.alter_quotas(entity, {"producer_byte_rate": rate})
+        try:
+            yield
+        finally:
+            admin.alter_quotas(entity, {"producer_byte_rate": None})
 
 
 def most(seconds: float, clients: int) -> float:
@@ -174,6 +208,53 @@ def test_a_connection_that_is_at_a_host_when_the_quota_comes_shares_it(cluster: 
         with cluster.admin() as admin:
             admin.alter_quotas({"client-id": late}, {"producer_byte_rate": QUOTA})
         eventually(lambda: 0.7 <= lately(both) <= 1.25 and each_has_a_part(both), "they have one together")
+
+
+@pytest.mark.parametrize("entity", [OF_CLIENT_ID, OF_USER], ids=["client id", "user"])
+def test_a_kafka_client_within_its_quota_is_served_by_the_host(cluster: raylog.Cluster, entity: dict[str, str]) -> None:
+    eventually(lambda: at_hosts(cluster) == 0, "nobody else is there")
+    with quota(cluster, entity, 1 << 30), of_listener(cluster, "kafka", partitions=1) as within:
+        eventually(lambda: at_hosts(cluster) == 1, "the connection to move")
+        eventually(lambda: lately([within]) >= 5 and at_hosts(cluster) == 1, "it goes on there")
+
+
+@pytest.mark.parametrize("entity", [OF_CLIENT_ID, OF_USER], ids=["client id", "user"])
+def test_a_kafka_client_above_its_quota_is_held_to_it_by_its_broker(
+    cluster: raylog.Cluster, entity: dict[str, str]
+) -> None:
+    with quota(cluster, entity, QUOTA), of_listener(cluster, "kafka", partitions=1) as above:
+        began = time.monotonic()
+        eventually(
+            lambda: time.monotonic() > began + SECONDS and 0.85 <= lately([above]) <= 1.15 and at_hosts(cluster) == 0,
+            "it has its quota, at the Broker",
+        )
+        found, seconds = taken([above], 6)
+        assert found <= 1.15 * QUOTA * seconds + len(VALUE), f"{found:,} bytes in {seconds:.1f} s"
+        assert at_hosts(cluster) == 0, "it stays there"
+
+
+@pytest.mark.parametrize("entity", [OF_CLIENT_ID, OF_USER], ids=["client id", "user"])
+def test_connections_at_a_host_and_at_the_broker_have_one_quota_together(
+    cluster: raylog.Cluster, entity: dict[str, str]
+) -> None:
+    """The one at the host takes a quarter and does not have to wait; the other writes to both hosts, as fast as it may."""
+    eventually(lambda: at_hosts(cluster) == 0, "nobody else is there")
+    pause_s = 4 * len(VALUE) / QUOTA
+    with quota(cluster, entity, QUOTA), of_listener(cluster, "kafka", partitions=1, pause_s=pause_s) as slow:
+        eventually(lambda: at_hosts(cluster) == 1, "the connection to move")
+        with of_listener(cluster, "kafka") as fast:
+            began = time.monotonic()
+            eventually(
+                lambda: (
+                    time.monotonic() > began + SECONDS + BURST_S
+                    and 0.85 <= lately([slow, fast]) <= 1.15
+                    and lately([slow]) >= 0.2
+                    and at_hosts(cluster) == 1
+                ),
+                "they have one together",
+            )
+            found, seconds = taken([slow, fast], 6)
+            assert found <= 1.15 * QUOTA * seconds + 2 * len(VALUE), f"{found:,} bytes in {seconds:.1f} s"
 
 
 @contextmanager

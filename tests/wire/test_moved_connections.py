@@ -12,22 +12,26 @@ from typing import Any
 import pytest
 from wire_ends import EMPTY_REPLY, client_of, produce, server_of
 
-from raylog.wire import private
+from raylog.kafka.context import PRINCIPAL_CHARACTERS_MAX
+from raylog.security.quotas import BYTE_RATES
+from raylog.wire import private, values
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.limits import Limits
 from raylog.wire.moved_connections import (
     GREETING_MAX,
+    MESSAGE_BYTES_MAX,
     PENDING_IN_MESSAGE,
     Channel,
     ChannelListener,
     Ended,
     Message,
     Moved,
+    MovedQuota,
     connect,
 )
 from raylog.wire.request import Request
 from raylog.wire.server import Server
-from raylog.wire.server_connection import ServerConnection
+from raylog.wire.server_connection import KEPT_CHARACTERS_MAX, ServerConnection
 
 pytestmark = pytest.mark.core
 
@@ -63,6 +67,30 @@ def test_a_moved_connection_arrives_with_its_socket_and_all_that_was_read(run: R
         await ends.closed.wait()
 
     run(work())
+
+
+def test_what_a_client_is_limited_to_goes_along_and_older_messages_have_none() -> None:
+    quotas = (MovedQuota("producer_byte_rate", 1e6, 1e7, is_of_user=True, is_of_client_id=False),)
+    moved = Moved(7, b"", "User:a", "EXTERNAL", client_id="app", quotas=quotas, exceeded="producer_byte_rate")
+    plain = values.unpack_map(values.pack(moved))
+    assert values.from_plain(Moved, plain) == moved
+    for name in ("client_id", "quotas", "exceeded"):
+        del plain[name]
+    assert values.from_plain(Moved, plain) == Moved(7, b"", "User:a", "EXTERNAL")
+
+
+def test_the_longest_names_fit_into_a_message() -> None:
+    quotas = tuple(MovedQuota(key, 1e9, 1e10, is_of_user=True, is_of_client_id=True) for key in BYTE_RATES)
+    moved = Moved(
+        1 << 60,
+        bytes(PENDING_IN_MESSAGE),
+        "\N{GRINNING FACE}" * PRINCIPAL_CHARACTERS_MAX,
+        "L" * 100,
+        grants=tuple((0, bytes(249), "t" * 300) for _ in range(64)),
+        client_id="\N{GRINNING FACE}" * KEPT_CHARACTERS_MAX,
+        quotas=quotas,
+    )
+    assert len(values.pack(moved)) < MESSAGE_BYTES_MAX
 
 
 def test_a_full_channel_sends_nothing_and_does_not_block(run: Run) -> None:

@@ -1,0 +1,39 @@
+"""The quota of a moved connection's client, at the host that serves it.
+
+The connection brought the quota from its Broker (``raylog.wire.moved_connections``). What the host
+serves is counted by the account that the programs have there which share the quota
+(``raylog.server.program_quotas``), and is borrowed from the Broker as theirs
+(``raylog.server.quota_borrower``). Nobody waits here: who has exceeded the quota is for the Broker
+again.
+"""
+
+from __future__ import annotations
+
+from raylog.listener.quota_usage import NOTICED_MS, QuotaUsage
+from raylog.security.quotas import AppliedQuota
+from raylog.wire.moved_connections import Moved, MovedQuota
+
+
+class DoorQuota:
+    """``most``: that a Fetch may return at once."""
+
+    __slots__ = ("_applied", "_place", "_usage", "key", "most")
+
+    def __init__(self, usage: QuotaUsage, quota: MovedQuota, moved: Moved) -> None:
+        user = moved.principal.partition(":")[2] if quota.is_of_user else None
+        client_id = moved.client_id or "" if quota.is_of_client_id else None
+        self.key = quota.key
+        self.most = quota.burst
+        self._usage = usage
+        self._applied = AppliedQuota(quota.limit, user, client_id)
+        self._place = (quota.key, user, client_id)
+        usage.open(self.key, self._applied)
+
+    def charge(self, size: int) -> int:
+        """Count so many bytes. Returns for how many milliseconds the client has to wait; 0 also for a
+        wait that is too short to tell an exceeded quota from a lease that comes a moment late. What the
+        client owes then is not forgotten.
+        """
+        account = self._usage.opened(self._place) or self._usage.open(self.key, self._applied)
+        delay_ms = account.use(size, self._usage.now_ms())
+        return delay_ms if delay_ms >= NOTICED_MS else 0
