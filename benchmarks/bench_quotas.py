@@ -13,8 +13,9 @@ for the whole part and take turns. The quota is set by Kafka's own tool, for the
   alone and beside a producer that sends 10 times its quota.
 
 ``cost``: one raylog broker and confluent-kafka at its plain listener, with quotas of users and client ids (bytes produced and
-consumed, and time of requests) that are far above what the client does, with quotas of somebody else's, and with none. Each run has
-a new connection: one whose client has a quota stays at the Broker, others move to the host.
+consumed, and time of requests) that are far above what the client does, with those of bytes alone, with somebody else's, and
+with none. Each run has a new connection: one whose client has a quota of the time of requests stays at the Broker, others
+move to the host.
 """
 
 from __future__ import annotations
@@ -49,11 +50,14 @@ NEIGHBOURS_S = 15.0
 TICK_S = 0.01
 PARTS = ("held", "cost")
 SHARES, NEIGHBOURS = "rate of the quota", "neighbours, p99"
-NONE, OTHERS, UNREACHED = "no quotas", "somebody else's quotas", "quotas that are not reached"
-FAR = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e9}
+NONE, OTHERS = "no quotas", "somebody else's quotas"
+BYTES, UNREACHED = "quotas of bytes that are not reached", "quotas that are not reached"
+FAR_BYTES = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12}
+FAR = FAR_BYTES | {"request_percentage": 1e9}
 ENTITIES: dict[str, tuple[dict[str, str | None], ...]] = {
     NONE: (),
     OTHERS: ({"user": "somebody"}, {"client-id": "somebody"}),
+    BYTES: ({"user": None}, {"client-id": None}),
     UNREACHED: ({"user": None}, {"client-id": None}),
 }
 KNOWN_S = 2.0  # within one, a change of quotas is in force
@@ -218,7 +222,8 @@ def cost(bench: Benchmark, *, quick: bool) -> None:
 
         def with_quotas(work: Callable[[], float], name: str) -> float:
             for entity in (entity for each in ENTITIES.values() for entity in each):
-                admin.alter_quotas(entity, FAR if entity in ENTITIES[name] else dict.fromkeys(FAR))
+                far = FAR_BYTES if name == BYTES else FAR
+                admin.alter_quotas(entity, dict.fromkeys(FAR) | (far if entity in ENTITIES[name] else {}))
             time.sleep(KNOWN_S)
             return work()
 
@@ -261,7 +266,7 @@ def judge(bench: Benchmark) -> None:
             ratio = found[f"{Raylog.name}, noisy"].median / found[f"{Raylog.name}, alone"].median
             bench.target("the neighbours' p99 beside a noisy producer, times that without", ratio, at_most=1.5)
         else:
-            for name in (OTHERS, UNREACHED):
+            for name in (each for each in (OTHERS, BYTES, UNREACHED) if each in found):
                 ratio = found[name].median / found[NONE].median
                 bounds = {"at_most": COST_MAX} if "round trip" in case else {"at_least": RATE_MIN}
                 bench.target(f"{case}: {name}, times that without any", ratio, **bounds)
