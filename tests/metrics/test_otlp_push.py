@@ -17,6 +17,7 @@ from raylog.errors import ConfigError, ProtocolError, RaylogError
 from raylog.listener.otlp_push import OtlpSender, otlp_push, settings_of
 from raylog.metrics import table
 from raylog.metrics.client_series import ClientSeries
+from raylog.metrics.exposition import PUSHED_MEANING
 from raylog.metrics.otlp import Point, points_of
 from raylog.metrics.otlp_writing import export_request
 from raylog.metrics.registry import Samples
@@ -95,6 +96,9 @@ def test_what_is_written_is_what_protobuf_reads() -> None:
     assert push.metrics[table.LEADERS.name].WhichOneof("data") == "gauge"
     assert push.value(table.BYTES_IN.name, topic="ü") == 2**50
     assert push.value("kafka_client_producer_record_send_total", client_id="me", client_instance_id="instance") == 5
+    of_client = push.metrics["kafka_client_producer_record_send_total"]
+    assert of_client.description == PUSHED_MEANING
+    assert (of_client.sum.is_monotonic, of_client.sum.aggregation_temporality) == (True, 2)
     assert {(each.start_time_unix_nano, each.time_unix_nano) for each in push.series.values()} == {(11, 22)}
     histogram = push.metrics[table.TOTAL_TIME.name].histogram
     (point,) = histogram.data_points

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from raylog.otlp.spans import SpanKind, TraceSpan
 from raylog.records import codec
@@ -45,10 +46,10 @@ class Leader:
         self.spans.is_on = True
         monkeypatch.setattr(spans, "time", SimpleNamespace(perf_counter_ns=lambda: 50_000))
 
-    def produce(self, *, acks: int = -1, client_id: str = "me") -> TracedBatch:
+    def produce(self, *, acks: int = -1, client_id: str = "me", trace_id: str | None = None) -> TracedBatch:
         """A Produce of two records, of which the second belongs to a trace, has waited for 7,000 ns."""
         records = codec.encode([(1, None, b"v", []), (1, None, b"v", [("traceparent", HEADER)])])
-        context = SimpleNamespace(client_id=client_id, trace_id=None)
+        context = SimpleNamespace(client_id=client_id, trace_id=trace_id)
         request: Any = SimpleNamespace(arrived_ns=43_000, context=context)
         event = self.spans.followed(ProduceReceived(1, acks, 1_000, (ProducePartition(ID, records),)), request)
         batch = event.partitions[0].trace
@@ -128,6 +129,16 @@ def test_a_span_has_the_offset_of_its_record_and_no_client_id_where_there_is_non
         "messaging.destination.partition.id": "3",
         "messaging.kafka.offset": 11,
     }
+
+
+def test_a_refused_batch_has_one_span_with_the_error_and_no_offset(leader: Leader) -> None:
+    leader.produce(trace_id="of the logs")
+    leader.spans.answered(1, ProduceReply((ProducePartitionResult(ID, ErrorCode.message_too_large.value),)))
+    (only,) = leader.made
+    assert (only.name, only.error) == ("produce", "MESSAGE_TOO_LARGE")
+    found = dict(only.attributes)
+    assert (found["error.type"], found["raylog.trace_id"]) == ("MESSAGE_TOO_LARGE", "of the logs")
+    assert "messaging.kafka.offset" not in found
 
 
 def test_a_batch_that_is_lost_has_two_spans_without_an_end(leader: Leader) -> None:
