@@ -360,7 +360,7 @@ class Administration:
         history.retention = "retention.bytes" in configs
         history.stamps_time = configs.get("message.timestamp.type") == "LogAppendTime"
         history.compacts = "compact" in configs.get("cleanup.policy", "delete")
-        history.delete_retention_ms = int(configs.get("delete.retention.ms", 0))
+        history.delete_retention_ms = int(configs.get("delete.retention.ms", 0)) - simulation.clock_steps.set_back_ms
         history.clocks_are_set = "set a clock" in simulation.faults.mixture
         simulation.transactions.follow(name, id, history)
         tag = f"{name}{id.partition}.{len(self.known)}"

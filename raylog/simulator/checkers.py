@@ -172,7 +172,7 @@ class History:
     in_sync: dict[int, tuple[int, int]] = field(default_factory=dict)  # partition epoch → (size of the ISR, minimum)
     deletable_end: int = 0  # records below may be gone: a deletion was asked for
     deleted_end: int = 0  # records below are gone: a deletion was acknowledged
-    delete_retention_ms: int = 0
+    delete_retention_ms: int = 0  # less by how much clocks were set back: whose clock is behind sets an earlier horizon
     clocks_are_set: bool = False  # somebody sets wall clocks in this run
     stamps: list[Stamp] = field(default_factory=list)  # of ``batches``, in order
     retention: bool = False

@@ -34,5 +34,7 @@ class ClockSteps:
         step_ms = STEPS_MS[number // 3 % len(STEPS_MS)]
         machine.wall_offset_ms -= step_ms
         self.set_back_ms += step_ms
+        for history in self._simulation.checkers.histories.values():
+            history.delete_retention_ms -= step_ms
         self._simulation.counts["clocks set back"] += 1
         self._simulation.trace(f"the clock of {machine.name} is set back by {step_ms} ms")

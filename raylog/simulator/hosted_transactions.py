@@ -184,7 +184,8 @@ class TransactionAdministration(Administration):
             return
         history = self.simulation.checkers.history(id, name)
         history.compacts = history.is_coordinated = True
-        history.delete_retention_ms = int(configs.get("delete.retention.ms", 0))
+        set_back_ms = self.simulation.clock_steps.set_back_ms
+        history.delete_retention_ms = int(configs.get("delete.retention.ms", 0)) - set_back_ms
         history.clocks_are_set = "set a clock" in self.simulation.faults.mixture
         if name == TRANSACTIONS_TOPIC:
             self.simulation.transactions.follow_state(id)
