@@ -237,7 +237,9 @@ def test_a_kafka_client_above_its_quota_is_held_to_it_by_its_broker(
 def test_connections_at_a_host_and_at_the_broker_have_one_quota_together(
     cluster: raylog.Cluster, entity: dict[str, str]
 ) -> None:
-    """The one at the host takes a quarter and does not have to wait; the other writes to both hosts, as fast as it may."""
+    """The one at the host takes a quarter; the other writes to both hosts, as fast as it may. It may be that the first one has to
+    wait as well, on a busy machine, and comes back: then they share at the Broker.
+    """
     eventually(lambda: at_hosts(cluster) == 0, "nobody else is there")
     pause_s = 4 * len(VALUE) / QUOTA
     with quota(cluster, entity, QUOTA), of_listener(cluster, "kafka", partitions=1, pause_s=pause_s) as slow:
@@ -248,8 +250,7 @@ def test_connections_at_a_host_and_at_the_broker_have_one_quota_together(
                 lambda: (
                     time.monotonic() > began + SECONDS + BURST_S
                     and 0.85 <= lately([slow, fast]) <= 1.15
-                    and lately([slow]) >= 0.2
-                    and at_hosts(cluster) == 1
+                    and (lately([slow]) >= 0.2 or at_hosts(cluster) == 0)
                 ),
                 "they have one together",
             )
