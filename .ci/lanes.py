@@ -49,6 +49,11 @@ MEMORY_FOR_TWO_BYTES = 12 << 30
 PROGRESS_S = 60.0
 LOGS = ROOT / "build" / "lanes"
 LONG_RESULTS = ROOT / "tests" / "long_results.md"
+TOOLS = {
+    "core": {"chromium": "chromium"},
+    "conformance": {"java": "openjdk-17-jre-headless", "mvn": "maven", "kcat": "kcat"},
+}
+"""By lane: programs that its tests call, with their Debian packages. Apache Kafka's own tools want Java and Maven."""
 
 
 def mark_expression(lane: str, *, long: bool = False) -> str:
@@ -108,6 +113,7 @@ class Run:
         self.rows: list[str] = []
         """The Markdown table of what ran: lane, seconds, passed, failed, skipped."""
         self._printing = threading.Lock()
+        self._installing = threading.Lock()
 
     def say(self, line: str) -> None:
         with self._printing:
@@ -122,8 +128,7 @@ class Run:
     def lane(self, lane: str) -> None:
         budget_s = (LONG_BUDGET_MINUTES if self.long else BUDGET_MINUTES[lane]) * 60
         self.say(f"── lane {lane}: budget {budget_s / 60:g} min")
-        if lane == "conformance":
-            self.find_tools()
+        self.find_tools(lane)
         log = None
         if self.beside:
             LOGS.mkdir(parents=True, exist_ok=True)
@@ -156,23 +161,24 @@ class Run:
         if outcome.failed:
             self.failed.append(lane)
 
-    def find_tools(self) -> None:
-        """Java and Maven for Apache Kafka's own tools, and kcat: present, else installed where that is ours to do, else said."""
-        packages = {"java": "openjdk-17-jre-headless", "mvn": "maven", "kcat": "kcat"}
+    def find_tools(self, lane: str) -> None:
+        """What the lane's tests call: present, else installed where that is ours to do, else said."""
+        packages = TOOLS.get(lane, {})
         missing = [name for name in packages if shutil.which(name) is None]
         if missing and os.getuid() == 0 and shutil.which("apt-get"):
-            self.say(f"── lane conformance: installing {' and '.join(missing)}")
+            self.say(f"── lane {lane}: installing {' and '.join(missing)}")
             wanted = [packages[name] for name in missing]
-            for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *wanted]):
-                subprocess.run(
-                    ["apt-get", *command],
-                    check=False,
-                    stdout=subprocess.DEVNULL,
-                    env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-                )
+            with self._installing:
+                for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *wanted]):
+                    subprocess.run(
+                        ["apt-get", *command],
+                        check=False,
+                        stdout=subprocess.DEVNULL,
+                        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+                    )
             missing = [name for name in packages if shutil.which(name) is None]
         if missing:
-            self.say(f"── lane conformance: no {' and no '.join(missing)}: what needs them is skipped")
+            self.say(f"── lane {lane}: no {' and no '.join(missing)}: what needs them is skipped")
 
 
 def can_run_side_by_side() -> bool:

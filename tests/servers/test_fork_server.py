@@ -36,7 +36,7 @@ NOT_IMPORTED = {
     "rich",
     "typer",
 }
-MODULES_MAX = 1_275
+MODULES_MAX = 1_280
 LINKS = {"raylog.client", "raylog.client.groups", "raylog.client.groups.coordinator_link"}
 """And ``raylog.client.links``: leaders ask transaction coordinators by them."""
 CLIENT_SIDE = ("raylog.cli", "raylog.client.", "raylog.data", "raylog.ranges", "raylog.spark", "raylog.testing")
