@@ -19,9 +19,10 @@ incomplete hold more than ``LENT_BYTES_MAX``, any further one begins with twice 
 it: ten thousand connections that announce a frame and stop cost some kilobytes each.
 
 Writing. Buffers are queued and handed to the transport together, at the end of the read that caused
-them or of the loop's turn: many small replies are one system call. Large buffers go uncopied. The
-kernel sizes the socket's buffers itself; fixed ones of 4 MB gained nothing. ``write_paused`` tells
-that the peer is slow to read.
+them or of the loop's turn: many small replies are one system call. Where nothing can join them they
+are handed over at once (``write_frame_now``). Large buffers go uncopied. The kernel sizes the socket's
+buffers itself; fixed ones of 4 MB gained nothing. ``write_paused`` tells that the peer is slow to
+read.
 
 ``frame_received`` gets a read-only view. Of a frame of up to ``LARGE_FRAME_BYTES`` it is valid only
 during the call: whoever keeps bytes copies them (kio does). A larger one has a buffer of its own,
