@@ -77,13 +77,15 @@ ROWS = (
     Row("3.12", ON_RAY, ("ray==2.60.0",)),
     Row("3.13", ON_RAY, ("ray==2.46.0",)),
     Row("3.13", ON_RAY, ("ray==2.60.0",)),
+    Row("3.14", ON_RAY, ("ray==2.60.0",)),
     *(
         Row("3.11", (SPARK,), (f"pyspark=={spark}",))
         for spark in ("3.5.0", "3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
     ),
     Row("3.11", (SPARK, RAYDP), ("pyspark==3.5.7", "ray==2.60.0")),
     Row("3.13", (SPARK,), ("pyspark==4.1.4",)),
-    *(Row(python, (CLIENT, ACROSS)) for python in ("3.11", "3.12", "3.13")),
+    Row("3.14", (SPARK,), ("pyspark==4.3.0",)),
+    *(Row(python, (CLIENT, ACROSS)) for python in ("3.11", "3.12", "3.13", "3.14")),
 )
 
 
@@ -131,10 +133,29 @@ def make(home: Path, version: str, wheel: Path, extras: Iterable[str], pins: Ite
 
 
 def python(version: str) -> str:
-    """An interpreter of pyenv's, if it has one of that version; else uv finds or downloads one."""
+    """An interpreter of pyenv's, if it has one of that version, or one that ``python.sh`` has got;
+    else uv finds or downloads one.
+    """
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = sorted(root.glob(f"versions/{version}.*/bin/python"))
+    got = ROOT / "build" / f"python-{version}"
+    if not found and (got / "ready").exists():
+        found = [got / "root" / "usr" / "bin" / f"python{version}"]
     return str(found[-1]) if found else version
+
+
+def can_be_had(version: str) -> bool:
+    """Whether there is such an interpreter, or uv can download one."""
+    return any(
+        not subprocess.run([*UV, "python", verb, python(version)], capture_output=True).returncode
+        for verb in ("find", "install")
+    )
+
+
+def get_python(version: str) -> None:
+    """Have ``python.sh`` get it; what keeps it from that is said, and its rows get red."""
+    print(f"getting Python {version}", flush=True)
+    subprocess.run(["sh", HERE / "python.sh", version], stdout=subprocess.DEVNULL, check=False)
 
 
 def outcome(*command: Path) -> str:
@@ -204,6 +225,9 @@ def main(names: Sequence[str]) -> int:
     results = []
     with tempfile.TemporaryDirectory(prefix="rlm") as folder:
         wheel = build_wheel(Path(folder))
+        for version in sorted({row.python for row in rows}):
+            if not can_be_had(version):
+                get_python(version)
         for row in rows:
             began = time.monotonic()
             results.append(run(row, wheel, Path(folder)))

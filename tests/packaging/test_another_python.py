@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NEWEST = "3.13"  # that Ray, kio and backports.zstd all have
+OTHERS = "3.13", "3.14"
 
 pytestmark = pytest.mark.ray
 
@@ -27,22 +27,23 @@ def matrix() -> types.ModuleType:
     return module
 
 
-@pytest.fixture(scope="module")
-def other(matrix: types.ModuleType, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def other(matrix: types.ModuleType, wheel: Path, version: str, tmp_path: Path) -> Path:
     """The interpreter of an environment with a plain install, of another Python than this one."""
-    found = matrix.python(NEWEST)
+    found = matrix.python(version)
     known = subprocess.run(
         [sys.executable, "-m", "uv", "python", "find", "--no-python-downloads", found], capture_output=True
     )
     if known.returncode:
-        pytest.skip(f"this machine has no Python {NEWEST}")
-    home = tmp_path_factory.mktemp("other") / "env"
+        pytest.skip(f"this machine has no Python {version}")
+    home = tmp_path / "env"
     assert matrix.make(home, found, wheel, (), ()) is None
     python: Path = home / "bin" / "python"
     return python
 
 
-def test_a_client_on_another_python_without_ray_reaches_a_cluster(other: Path) -> None:
+@pytest.mark.parametrize("version", OTHERS)
+def test_a_client_on_another_python_without_ray_reaches_a_cluster(other: Path, version: str) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY")}
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "matrix" / "smoke_across.py", other],
@@ -52,4 +53,4 @@ def test_a_client_on_another_python_without_ray_reaches_a_cluster(other: Path) -
         timeout=400,
     )
     assert done.returncode == 0, done.stderr
-    assert f"a client on Python {NEWEST} without Ray, by folder and by listener" in done.stderr
+    assert f"a client on Python {version} without Ray, by folder and by listener" in done.stderr
