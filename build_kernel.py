@@ -30,7 +30,7 @@ from setuptools.command.build_ext import build_ext
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
-MACOS = {  # the names of ziglang and of wheels, each with the oldest macOS that CPython 3.11 to 3.13 run on
+MACOS = {  # the names of ziglang and of wheels, each with the oldest macOS that CPython 3.11 to 3.14 run on
     "macos-arm64": ("aarch64-macos.11.0", "macosx_11_0_arm64"),
     "macos-x86_64": ("x86_64-macos.10.13", "macosx_10_13_x86_64"),
 }

@@ -143,10 +143,10 @@ app.command("console")(reaching(console.console))
 def unsupported_platform() -> str | None:
     """One sentence where raylog does not run, None where it does."""
     python = sys.version_info
-    if sys.platform in ("linux", "darwin") and (3, 11) <= python[:2] <= (3, 13):
+    if sys.platform in ("linux", "darwin") and (3, 11) <= python[:2] <= (3, 14):
         return None
     return (
-        f"raylog runs on Linux and macOS with Python 3.11 to 3.13; "
+        f"raylog runs on Linux and macOS with Python 3.11 to 3.14; "
         f"this is {platform.system()} {platform.machine()} with Python {python[0]}.{python[1]}."
     )
 

@@ -16,17 +16,22 @@ UNSUPPORTED_COMPRESSION_TYPE.
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 import zlib
 from enum import IntEnum
 
 import cramjam
-from backports import zstd
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import ConfigError, kafka_error
 from raylog.records import lz4_frames
 from raylog.records.corrupt import CorruptBatch, InflatedTooLarge
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 Buffer = bytes | bytearray | memoryview
 

@@ -136,7 +136,7 @@ def test_sigterm_interrupts_a_command_which_cleans_up_and_exits_with_143(
     [
         ("win32", "AMD64", (3, 12, 1), "with Python 3.12"),
         ("linux", "aarch64", (3, 10, 0), "aarch64 with Python 3.10"),
-        ("linux", "x86_64", (3, 14, 0), "Python 3.14"),
+        ("linux", "x86_64", (3, 15, 0), "Python 3.15"),
     ],
 )
 def test_another_platform_gets_one_sentence_and_exit_1(
@@ -152,7 +152,7 @@ def test_another_platform_gets_one_sentence_and_exit_1(
     monkeypatch.setattr(main_module.platform, "machine", lambda: machine)
     code, out, err = ends(capsys, "--version")
     assert code == 1 and out == "" and err.count("\n") == 1
-    assert err.startswith("raylog runs on Linux and macOS with Python 3.11 to 3.13; this is") and says in err
+    assert err.startswith("raylog runs on Linux and macOS with Python 3.11 to 3.14; this is") and says in err
 
 
 def test_node_resources_prints_what_ray_start_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
