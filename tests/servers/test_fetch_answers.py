@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
+import sys
 import uuid
 from typing import Any
 
@@ -70,6 +72,23 @@ def test_a_consumers_answer_names_all_partitions_that_it_asked_for() -> None:
         for part in topic.partitions
     ]
     assert found == [(key, 3 if key.topic == "gone" else 0) for key in asked]
+
+
+@pytest.mark.parametrize("version", range(13, 18))
+def test_a_topic_without_an_id_is_answered_without_one(version: int) -> None:
+    kind = load_request_schema(1, version)
+    module = sys.modules[kind.__module__]
+    asked = (module.FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=10),)
+    request = kind(
+        max_wait=datetime.timedelta(0),
+        min_bytes=0,
+        topics=tuple(module.FetchTopic(topic_id=topic, partitions=asked) for topic in (A, None, B)),
+        forgotten_topics_data=(),
+    )
+    event = fetch.event(request, 1, TopicNames(), version)
+    reply = FetchReply(tuple(FetchPartitionResult(part.id, 100) for part in event.partitions))
+    answer = fetch.entity(request, reply, version)
+    assert [(topic.topic_id, len(topic.partitions)) for topic in answer.responses] == [(A, 1), (None, 1), (B, 1)]
 
 
 def test_only_the_version_that_followers_speak_makes_a_follower() -> None:

@@ -56,16 +56,18 @@ def _metadata_entity(body: Any, reply: ControllerReply, version: int) -> Any:
         ),
         cluster_id=reply.cluster_id,
         controller_id=reply.controller_node,
-        topics=tuple(_metadata_topic(module, topic) for topic in reply.topics),
+        topics=tuple(_metadata_topic(module, topic, version) for topic in reply.topics),
         cluster_authorized_operations=-(1 << 31),
+        error_code=ErrorCode.none,
     )
 
 
-def _metadata_topic(module: Any, topic: requests.DescribedTopic) -> Any:
+def _metadata_topic(module: Any, topic: requests.DescribedTopic, version: int) -> Any:
+    unnamed = None if version >= 12 else ""
     return build(
         module.MetadataResponseTopic,
         error_code=CODES[topic.error],
-        name=topic.name,
+        name=topic.name if topic.name is not None else unnamed,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(

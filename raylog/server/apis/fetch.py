@@ -103,7 +103,7 @@ def _topics_asked(request: Any, reply: FetchReply, version: int, module: Any, ha
         for asked in topic.partitions:
             if not results or results[0].id.partition != asked.partition:
                 continue
-            if version < 13 or results[0].id.topic_id == topic.topic_id:
+            if version < 13 or topic.topic_id in (None, results[0].id.topic_id):
                 partitions.append(_partition(module, has, results.popleft()))
         if partitions:
             named = {"topic_id": topic.topic_id} if version >= 13 else {"topic": topic.topic}
