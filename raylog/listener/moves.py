@@ -7,10 +7,9 @@ connection whose requests all go to the same host needs only that one, so after 
 host doesn't serve. Each return makes the Broker wait sixteen times longer before it moves that
 connection again, unless the host served it for long.
 
-A connection with TLS stays at the listener, because its keys are in this process, and so does one
-whose client has a ``request_percentage``, which counts what this process does.
+A connection with TLS stays at the listener, because its keys are in this process.
 
-A connection whose client has a quota of bytes takes it along, and the host counts. It comes back with
+A connection whose client has a quota takes it along, and the host counts. It comes back with
 the request that follows the one by which the client has exceeded the quota, and this process
 throttles it. Then it stays for as long as rates remember what was used, from the last time that the
 client had to wait: a client above its quota is served here, one within it at the host. Such a return

@@ -1,7 +1,7 @@
-"""Lends byte quotas from a Broker to the hosts of its broker. They count what programs with the
-cluster's secret send to them (``raylog.server.program_quotas``), and what Kafka clients do whose
-connections have moved there (``raylog.server.door``). Who gets how much is decided in
-``raylog.security.quota_leases``.
+"""Lends quotas of bytes, and of the time that requests take, from a Broker to the hosts of its
+broker. They count what programs with the cluster's secret send to them
+(``raylog.server.program_quotas``), and what Kafka clients do whose connections have moved there
+(``raylog.server.door``). Who gets how much is decided in ``raylog.security.quota_leases``.
 
 While there are such quotas each host has one request, LendQuotas, in hand; its answer says what the
 host asks for, and the next request brings that. A host that serves no such client answers after
@@ -31,7 +31,7 @@ from raylog.metadata.configuration.effective_configs import quota_windows
 from raylog.metadata.image import MetadataImage
 from raylog.security.quota_leases import RENEWAL_MS, Holding, LeaseAsk, Pool, QuotaLease
 from raylog.security.quota_rates import WINDOW_MS, WINDOWS, burst_of
-from raylog.security.quotas import BYTE_RATES, AppliedQuota
+from raylog.security.quotas import OF_REQUESTS, AppliedQuota
 from raylog.wire.handshake import Peer
 from raylog.wire.internal_tls import Secret
 from raylog.wire.private_quotas import LendQuotas, QuotasAsked
@@ -62,7 +62,7 @@ class QuotaLender:
         self._now_ms = now_ms
         self._usage = usage
         self._windows = (WINDOWS, WINDOW_MS)
-        self._is_on = False  # there are byte quotas
+        self._is_on = False  # there are quotas to lend
         self._hosts: set[Owner] = set()
         self._asking: set[Owner] = set()
         self._pools: dict[Place, Pool] = {}
@@ -75,7 +75,7 @@ class QuotaLender:
         """Go by the image as it is now."""
         image = self._routes.image
         before, self._windows = self._windows, quota_windows(image, self._routes.broker_id)
-        self._is_on = image.quotas.has(*BYTE_RATES)
+        self._is_on = image.quotas.has(*OF_REQUESTS)
         if not self._is_on or before != self._windows:
             self._forget(list(self._pools))
         living = set(self._routes.replica_processes()) if self._is_on else set()

@@ -86,6 +86,8 @@ class Account:
 
     def wait_ms(self, now_ms: int) -> int:
         """How long to wait because of what was used before."""
+        if self.holding is not None:
+            return self.holding.spend(0.0, now_ms)
         return self.rate.throttle_ms(self.limit, now_ms)
 
     def take_back(self, amount: float, now_ms: int) -> None:
@@ -141,7 +143,7 @@ class QuotaUsage:
         return self._accounts.get(place)
 
     def open(self, key: str, applied: AppliedQuota) -> Account:
-        """The account of a quota of bytes that another process has found."""
+        """The account of a quota that another process has found."""
         account = self._opened(key, applied)
         assert isinstance(account, Account), f"{key} is counted by a bucket"
         return account

@@ -11,9 +11,9 @@ Fetch       the bytes of the records are counted when the answer is about to lea
             (``FetchQuota``). One that exceeds the quota is not sent but an empty one, and its bytes
             do not count. An answer has at most what could be sent at once after a silence.
 
-any         the time that its handler takes counts for ``request_percentage``, in percent of this
-            process's event loop. Who has used more is throttled from the next request on, each
-            time for one window at most.
+any         the time that its handler takes counts for ``request_percentage``, in percent of an
+            event loop. Who has used more is throttled from the next request on, each time for one
+            window at most.
 topics      see ``mutation_quotas``.
 
 An address that opens connections faster than ``connection_creation_rate`` has the further ones
@@ -24,8 +24,8 @@ withhold it for ever.
 
 Follower fetches, and raylog's own clients inside the cluster, do not come through a listener and are
 not counted here (``raylog.server.program_quotas`` counts the latter, and ``quota_lender`` has them
-share quotas with clients here). A connection whose client has a quota of bytes moves to a host like
-others while the client is within it (``raylog.listener.moves``). It takes the quota along, the host
+share quotas with clients here). A connection whose client has a quota moves to a host like others
+while the client is within it (``raylog.listener.moves``). It takes the quota along, the host
 counts, and the connection comes back when the client exceeds the quota: only a Broker throttles.
 """
 
@@ -43,10 +43,10 @@ from raylog.listener import mutation_quotas
 from raylog.listener.quota_usage import BYTE_RATE_OF, Account, QuotaUsage
 from raylog.metadata.image import MetadataImage
 from raylog.security.quotas import (
-    BYTE_RATES,
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
+    OF_REQUESTS,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
@@ -54,9 +54,9 @@ from raylog.wire.moved_connections import MovedQuota
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
 
-_OF_REQUESTS: Final = (*BYTE_RATES, REQUEST_PERCENTAGE)
 _EXEMPT: Final = frozenset(each.key for each in (table.API_VERSIONS, table.SASL_HANDSHAKE, table.SASL_AUTHENTICATE))
 PERCENT_OF_NANOSECONDS: Final = 1e-7
+"""How much of ``request_percentage`` a nanosecond uses: that is per second."""
 
 
 class FetchQuota:
@@ -101,7 +101,7 @@ class Quotas:
         the plain ones. Returns whether the quotas have changed.
         """
         has_changed = self.usage.follow(windows, window_ms)
-        self._is_on = self.usage.has(*_OF_REQUESTS)
+        self._is_on = self.usage.has(*OF_REQUESTS)
         if self._is_on or self.usage.has(CONTROLLER_MUTATION_RATE):
             if has_changed or server.handlers is not self._plain:
                 self._plain = server.handlers
@@ -129,21 +129,22 @@ class Quotas:
         return limited
 
     def holds(self, request: Request, bytes_max: int = 0) -> bool:
-        """Whether the request's connection has to stay at the Broker for now: what its client takes of
-        this process's time is counted, or the client has exceeded its quota of bytes lately.
-        ``bytes_max``: of a Fetch; one that may exceed the quota at once has to be capped here.
+        """Whether the request's connection has to stay at the Broker for now: its client has exceeded
+        a quota lately. ``bytes_max``: of a Fetch; one that may exceed the quota at once has to be
+        capped here.
         """
         if not self._is_on:
             return False
-        if self.usage.account(REQUEST_PERCENTAGE, request.context) is not None:
+        now_ms, busy = self._now_ms(), self.usage.account(REQUEST_PERCENTAGE, request.context)
+        if busy is not None and busy.is_exceeded(now_ms):
             return True
         key = BYTE_RATE_OF.get(request.api_key)
         account = None if key is None else self.usage.account(key, request.context)
-        return account is not None and (account.is_exceeded(self._now_ms()) or bytes_max > account.burst)
+        return account is not None and (account.is_exceeded(now_ms) or bytes_max > account.burst)
 
     def limits(self, context: RequestContext) -> tuple[MovedQuota, ...]:
-        """The quotas of bytes that a client's connection takes along to a host."""
-        found = [(key, self.usage.applied(key, context)) for key in BYTE_RATES] if self._is_on else []
+        """The quotas that a client's connection takes along to a host."""
+        found = [(key, self.usage.applied(key, context)) for key in OF_REQUESTS] if self._is_on else []
         return tuple(
             MovedQuota(
                 key,

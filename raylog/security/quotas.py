@@ -33,6 +33,8 @@ PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
 BYTE_RATES: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+OF_REQUESTS: Final = (*BYTE_RATES, REQUEST_PERCENTAGE)
+"""What whoever serves a request counts."""
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 LONG_MAX: Final = (1 << 63) - 1

@@ -38,9 +38,11 @@ from raylog.kafka.chain import Stage
 from raylog.kafka.context import EXTERNAL
 from raylog.kafka.table import FETCH, IN_TRANSACTIONS, PRODUCE
 from raylog.listener.quota_usage import BYTE_RATE_OF, QuotaUsage
+from raylog.listener.quotas import PERCENT_OF_NANOSECONDS
 from raylog.listener.raw_forward import is_transactional
 from raylog.replication.context import HostConfig
 from raylog.replication.events import FetchPartitionResult, FetchReply, ProducePartitionResult, ProduceReply
+from raylog.security.quotas import REQUEST_PERCENTAGE
 from raylog.server.door_quotas import DoorQuota
 from raylog.server.request_logs import RequestLogs
 from raylog.server.usual_requests import HEADER_BYTES, UsualFetch, UsualProduce, usual_fetch, usual_produce
@@ -271,6 +273,7 @@ class _DoorConnection(ServerConnection):
         self._moved: Moved
         self._grants: tuple[Grant, ...] | None = None
         self._quotas: dict[str, DoorQuota] = {}
+        self._of_time: DoorQuota | None = None
         self._is_revoked = False
         self._exceeded = ""  # the key of a quota
         self._has_returned = False
@@ -280,6 +283,7 @@ class _DoorConnection(ServerConnection):
         self._moved = moved
         self._grants = moved.grants
         self._quotas = {each.key: DoorQuota(self._door.usage, each, moved) for each in moved.quotas}
+        self._of_time = self._quotas.get(REQUEST_PERCENTAGE)
         self.principal, self.listener = moved.principal, moved.listener
         self.came_back = moved.came_back
         self.on_lost(self._say_ended)
@@ -301,6 +305,15 @@ class _DoorConnection(ServerConnection):
         self._produces, self._fetches = _Known(), _Known()
 
     def frame_received(self, frame: memoryview) -> None:
+        if self._of_time is None:
+            self._take(frame)
+            return
+        began_ns = perf_counter_ns()
+        self._take(frame)
+        self._charge(self._of_time, (perf_counter_ns() - began_ns) * PERCENT_OF_NANOSECONDS)
+
+    def _take(self, frame: memoryview) -> None:
+        """Serve it, or go back to the Broker with it."""
         data: memoryview | bytes = bytes(frame) if len(frame) <= LARGE_FRAME_BYTES else frame
         if not (self._produced_again(data) or self._fetched_again(data) or self._first_seen(data)):
             self._turn_back(frame)
@@ -392,9 +405,9 @@ class _DoorConnection(ServerConnection):
             usual.charge = partial(self._charge, quota)
         return usual
 
-    def _charge(self, quota: DoorQuota, size: int) -> None:
+    def _charge(self, quota: DoorQuota, amount: float) -> None:
         """Count what was served, and serve nothing more if that has exceeded the quota."""
-        delay_ms = quota.charge(size) if size else 0
+        delay_ms = quota.charge(amount) if amount else 0
         if not delay_ms:
             return
         if self.has_lost_its_broker:

@@ -1,4 +1,4 @@
-"""The quota of a moved connection's client, at the host that serves it.
+"""A quota of a moved connection's client, at the host that serves it.
 
 The connection brought the quota from its Broker (``raylog.wire.moved_connections``). What the host
 serves is counted by the account that the programs have there which share the quota
@@ -10,12 +10,12 @@ again.
 from __future__ import annotations
 
 from raylog.listener.quota_usage import NOTICED_MS, QuotaUsage
-from raylog.security.quotas import AppliedQuota
+from raylog.security.quotas import REQUEST_PERCENTAGE, AppliedQuota
 from raylog.wire.moved_connections import Moved, MovedQuota
 
 
 class DoorQuota:
-    """``most``: that a Fetch may return at once."""
+    """``most``: of bytes, that a Fetch may return at once."""
 
     __slots__ = ("_applied", "_place", "_usage", "key", "most")
 
@@ -29,11 +29,14 @@ class DoorQuota:
         self._place = (quota.key, user, client_id)
         usage.open(self.key, self._applied)
 
-    def charge(self, size: int) -> int:
-        """Count so many bytes. Returns for how many milliseconds the client has to wait; 0 also for a
+    def charge(self, amount: float) -> int:
+        """Count what was used. Returns for how many milliseconds the client has to wait; 0 also for a
         wait that is too short to tell an exceeded quota from a lease that comes a moment late. What the
-        client owes then is not forgotten.
+        client owes then is not forgotten. For the time of requests nobody waits longer than a window at
+        once.
         """
         account = self._usage.opened(self._place) or self._usage.open(self.key, self._applied)
-        delay_ms = account.use(size, self._usage.now_ms())
+        delay_ms = account.use(amount, self._usage.now_ms())
+        if self.key == REQUEST_PERCENTAGE:
+            delay_ms = min(delay_ms, account.rate.window_ms)
         return delay_ms if delay_ms >= NOTICED_MS else 0

@@ -65,7 +65,7 @@ transactional id, empty for none.
 
 @dataclass(frozen=True, slots=True)
 class MovedQuota:
-    """A quota of bytes that a connection takes along: its key, the bytes per second, and the most that
+    """A quota that a connection takes along: its key, what it allows per second, and the most that
     may be used at once. ``is_of_user`` and ``is_of_client_id``: who shares it, all of the connection's
     user, of its client id, or of both.
     """
@@ -84,7 +84,7 @@ class Moved:
 
     ``principal`` and ``listener``: who its client has proved to be, and where it came in.
     ``client_id``: of its requests; one with another is for the Broker. ``grants``: all that the client
-    may ask for; None where nobody has to allow it anything. ``quotas``: what its bytes count for.
+    may ask for; None where nobody has to allow it anything. ``quotas``: what it is counted for.
     ``exceeded``: the key of the quota because of which it comes back; empty for none.
     """
 

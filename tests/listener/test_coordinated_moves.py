@@ -196,21 +196,16 @@ def test_who_asks_for_other_things_in_between_stays(
     assert not at_doors(running)
 
 
-@pytest.mark.parametrize(("key", "stays"), [("request_percentage", True), ("producer_byte_rate", False)])
-def test_the_connection_of_a_client_whose_share_of_its_brokers_time_is_counted_stays(
-    running: InProcessCluster, producer: Callable[[str], Producer], new_topic: NewTopicOf, key: str, stays: bool
+@pytest.mark.parametrize("key", ["request_percentage", "producer_byte_rate"])
+def test_the_connection_of_a_client_within_its_quota_moves(
+    running: InProcessCluster, producer: Callable[[str], Producer], new_topic: NewTopicOf, key: str
 ) -> None:
     topic, one = new_topic((0, 1)), producer(f"limited by {key}")
     with AdminClient(running.address) as admin:
         admin.alter_quotas({"client-id": "raylog"}, {key: 1 << 30})
         try:
             eventually(lambda: is_known(running, one, key), "its Broker to know the quota")
-            for _ in range(PATIENCE):
-                commit(one, topic)
-            if stays:
-                assert not at_doors(running)
-            else:
-                eventually(lambda: commit(one, topic) or at_doors(running), "its bytes are not counted there")
+            eventually(lambda: commit(one, topic) or at_doors(running), "the connection to move")
         finally:
             admin.alter_quotas({"client-id": "raylog"}, {key: None})
     eventually(lambda: not is_known(running, one, key), "its Broker to know the quota's end")

@@ -1,9 +1,10 @@
-"""A client with a quota of bytes is served by the host while it is within the quota, and by its Broker above it."""
+"""A client with a quota is served by the host while it is within the quota, and by its Broker above it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,20 +14,22 @@ from raw_requests import batch, eventually, nodes_of
 
 from raylog.client.sync import AdminClient, Producer
 from raylog.listener.moves import PATIENCE
-from raylog.listener.quota_usage import NOTICED_MS, Account
+from raylog.listener.quota_usage import NOTICED_MS, Account, QuotaUsage
+from raylog.security.quotas import ClientQuotas
 from raylog.server.broker_server import BrokerServer
 from raylog.server.door_quotas import DoorQuota
 from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, node_id
 from raylog.wire.frames import client_id_field
+from raylog.wire.moved_connections import Moved, MovedQuota
 
 pytestmark = pytest.mark.core
 
 Open = Callable[..., Client]
 NewTopicOf = Callable[..., str]
 SetQuota = Callable[..., None]
-PRODUCED, FETCHED = "producer_byte_rate", "consumer_byte_rate"
+PRODUCED, FETCHED, TIME = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
 BROKER = node_id(0, BROKER_SLOT)
 KIB = 1_024
 QUOTA = 64 * KIB
@@ -82,7 +85,7 @@ def quota(running: InProcessCluster) -> Iterator[SetQuota]:
 
     yield set_
     for entity in entities:
-        alter(entity, dict.fromkeys((PRODUCED, FETCHED, "request_percentage")))
+        alter(entity, dict.fromkeys((PRODUCED, FETCHED, TIME)))
 
 
 @pytest.fixture
@@ -384,3 +387,51 @@ def test_quotas_that_change_bring_everybody_back(
     assert account_of(running, topic, PRODUCED, client_id="changing").limit == 2 * FAR
     one.ask(metadata(topic))
     assert not at_doors(running)
+
+
+def test_the_time_that_requests_take_is_counted_at_the_host(
+    running: InProcessCluster, as_client: Open, new_topic: NewTopicOf, quota: SetQuota, used: Used
+) -> None:
+    """Ten thousand percent are a hundred event loops."""
+    topic, one = new_topic((0,)), as_client("timed")
+    quota({"client-id": "timed"}, request_percentage=10_000)
+    there = settle(running, lambda: write(one, topic))
+    account = account_of(running, topic, TIME, client_id="timed")
+    served, before, began = there.requests, used(account), time.monotonic()
+    for offset in range(4):
+        assert write(one, topic, VALUE) == 0 and read(one, topic, offset)
+    percent_seconds = 100 * (time.monotonic() - began)
+    assert there.requests == served + 8
+    assert 0.001 * percent_seconds < used(account) - before < percent_seconds
+    assert account.limit == 10_000
+
+
+def test_who_takes_too_much_time_at_a_host_waits_at_its_broker(
+    running: InProcessCluster, as_client: Open, new_topic: NewTopicOf, quota: SetQuota
+) -> None:
+    """A percent of a second may be used at once, by two windows of one second."""
+    topic, one = new_topic((0,)), as_client("slow")
+    quota({"client-id": "slow"}, request_percentage=1)
+    settle(running, lambda: write(one, topic))
+    told_ms = further = 0
+    for _ in range(2_000):
+        told_ms = write(one, topic)
+        if not at_doors(running):
+            break
+        assert not told_ms, "only the Broker has it wait"
+    assert not at_doors(running), "it has taken more than its quota"
+    while not told_ms:
+        told_ms, further = write(one, topic), further + 1
+    assert told_ms <= 1_000, "for one window at most"
+    assert further < 8, "the Broker knows that the pool is empty"
+    for _ in range(2 * PATIENCE):
+        write(one, topic)
+        assert not at_doors(running), "it has exceeded its quota lately"
+    settle(running, lambda: write(one, topic))
+
+
+def test_without_its_broker_nobody_waits_longer_than_a_window_for_its_time() -> None:
+    usage = QuotaUsage(lambda: SimpleNamespace(quotas=ClientQuotas()), lambda: 0)
+    moved = Moved(1, b"", "User:ANONYMOUS", "EXTERNAL", client_id="late")
+    limited = {key: DoorQuota(usage, MovedQuota(key, 1.0, 10.0, False, True), moved) for key in (PRODUCED, TIME)}
+    assert {key: each.charge(1_000.0) for key, each in limited.items()} == {PRODUCED: 990_000, TIME: 1_000}
