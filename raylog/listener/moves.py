@@ -58,7 +58,8 @@ PATIENCE: Final = 4
 RETURNS_COUNTED_MAX: Final = 4
 OPEN_TIMEOUT_MS: Final = 5_000
 GRANTS_MAX: Final = 64
-"""A connection that needs more of them stays at the listener."""
+GRANT_BYTES_MAX: Final = 64 << 10
+"""In sum. A connection that needs more of them stays at the listener, for a message holds no more."""
 
 
 class _Route:
@@ -120,6 +121,10 @@ def _nobody(_: Request) -> bool:
     return False
 
 
+def _size_of(grants: Collection[Grant]) -> int:
+    return sum(len(topic) + len(transactional_id.encode()) for _, topic, transactional_id in grants)
+
+
 def _grant(request: Request, asked: OnePartition) -> Grant:
     return request.api_key, asked.named, asked.transactional_id
 
@@ -151,7 +156,7 @@ class ConnectionMoves:
             return
         if route.grants is not None:
             route.grants.add(_grant(request, asked))
-            if len(route.grants) > GRANTS_MAX:
+            if len(route.grants) > GRANTS_MAX or _size_of(route.grants) > GRANT_BYTES_MAX:
                 return
         self._move_when_due(request.connection, route)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from acl_cases import OF_TOPIC, OF_TRANSACTION, TOPIC, TRANSACTION, topic, transaction
+from acl_cases import OF_TOPIC, OF_TRANSACTION, TOPIC, TRANSACTION, acl, topic, transaction
 from authorized import Clients, authorized_cluster, set_configs
 from kio.schema.errors import ErrorCode
 from outside import Client, fetch, parts, produce, request
@@ -18,7 +18,7 @@ from raylog.client.sync import AdminClient
 from raylog.listener.moves import GRANTS_MAX, PATIENCE, ConnectionMoves
 from raylog.records.batch import ATTRIBUTES_LOW_POSITION, TRANSACTIONAL_MASK
 from raylog.records.codec import encode_values
-from raylog.security.permissions import Operation
+from raylog.security.permissions import Operation, Resource
 from raylog.server.broker_server import BrokerServer
 from raylog.server.replica_server import ReplicaServer
 from raylog.types import BROKER_SLOT, node_id
@@ -216,6 +216,15 @@ def test_who_needs_too_many_grants_stays(site: Clients, client: Callable[[], Cli
         assert write(one) is ErrorCode.none
         assert read(one) is ErrorCode.none
     assert not at_doors(site)
+
+
+def test_who_needs_grants_that_are_too_long_for_a_message_stays(site: Clients, client: Callable[[], Client]) -> None:
+    site.grant(topic(Operation.READ), topic(Operation.WRITE), acl(Operation.WRITE, Resource.TRANSACTIONAL_ID, "*"))
+    one = client()
+    for number in range(5 * PATIENCE):
+        write(one, transactional_id=f"{number % 5}" + "x" * 32_000)
+    assert not at_doors(site)
+    assert write(one, transactional_id="y") is ErrorCode.none
 
 
 def test_where_permissions_are_logged_every_request_passes_the_broker(
