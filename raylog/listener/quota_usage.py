@@ -122,9 +122,12 @@ class QuotaUsage:
         self.on_opened: Callable[[Place, Account], None] = _alone
 
     def follow(self, windows: int, window_ms: int) -> bool:
-        """Go by the image as it is now; whether the quotas have changed."""
+        """Go by the image as it is now; whether the quotas have changed, or what they let a client use
+        at once.
+        """
         quotas = self._image().quotas
-        if (windows, window_ms) != self._windows:
+        are_other_windows = (windows, window_ms) != self._windows
+        if are_other_windows:
             self._windows = (windows, window_ms)
             for kept in (self._known, self._accounts, self._buckets):
                 kept.clear()
@@ -132,7 +135,7 @@ class QuotaUsage:
         self._quotas, self._revision = quotas, quotas.revision
         if has_changed:
             self._known.clear()
-        return has_changed
+        return has_changed or are_other_windows
 
     def has(self, *keys: str) -> bool:
         """Whether there is a quota for one of them."""
@@ -195,25 +198,26 @@ class QuotaUsage:
         if key == CONTROLLER_MUTATION_RATE:
             bucket = self._buckets.get(place)
             if bucket is None:
-                _forget_idle(self._buckets, lambda each: each.is_full(now_ms))
+                self._forget(self._buckets, lambda each: each.is_full(now_ms))
                 bucket = self._buckets[place] = TokenBucket(applied.limit, now_ms, *self._windows)
             bucket.limit_to(applied.limit, now_ms)
             return bucket
         account = self._accounts.get(place)
         if account is None:
-            _forget_idle(self._accounts, lambda each: each.is_idle(now_ms))
+            self._forget(self._accounts, lambda each: each.is_idle(now_ms))
             account = self._accounts[place] = Account(Rate(*self._windows))
         account.limit = applied.limit
         self.on_opened(place, account)
         return account
 
+    def _forget(self, kept: dict[Place, Kept], is_idle: Callable[[Kept], bool]) -> None:
+        """Make room where there are many."""
+        if len(kept) < ACCOUNTS_KEPT:
+            return
+        for place in [place for place, each in kept.items() if is_idle(each)]:
+            del kept[place]
+        self._known.clear()
+
 
 def _user_of(context: RequestContext) -> str:
     return context.principal.partition(":")[2]
-
-
-def _forget_idle(kept: dict[Place, Kept], is_idle: Callable[[Kept], bool]) -> None:
-    """Make room where there are many."""
-    if len(kept) >= ACCOUNTS_KEPT:
-        for place in [place for place, each in kept.items() if is_idle(each)]:
-            del kept[place]

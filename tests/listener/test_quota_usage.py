@@ -43,7 +43,8 @@ def test_clients_of_one_user_share_an_account_that_outlives_changes() -> None:
     assert account.wait_ms(0) == 0, "the same use is within the new quota"
     world.image.quotas.remove(ALICE, PRODUCER_BYTE_RATE)
     assert world.follow() and world.account("alice") is None
-    assert world.usage.follow(5, 2_000) is False, "other windows are no other quotas"
+    assert world.usage.follow(5, 2_000) is True, "by other windows, other amounts may be used at once"
+    assert world.usage.follow(5, 2_000) is False
 
 
 def test_who_exceeds_a_quota_has_exceeded_it_for_as_long_as_rates_remember() -> None:
@@ -93,3 +94,19 @@ def test_accounts_of_many_client_ids_are_forgotten_when_nothing_counts(monkeypat
     assert world.account("u", "busy") is busy
     assert len(world.usage._known) <= 10
     assert len(world.usage._accounts) <= 30 and len(world.usage._buckets) <= 12
+
+
+def test_an_account_that_is_forgotten_is_nobodys_any_more(monkeypatch) -> None:
+    monkeypatch.setattr(quota_usage, "ACCOUNTS_KEPT", 10)
+    world = World()
+    for key in (PRODUCER_BYTE_RATE, CONTROLLER_MUTATION_RATE):
+        world.image.quotas.set(DEFAULT, key, 1.0)
+    world.follow()
+    world.account("u", "quiet"), world.usage.bucket(context("u", "quiet"))
+    for number in range(10):
+        world.account("u", f"client-{number}"), world.usage.bucket(context("u", f"client-{number}"))
+    place = (PRODUCER_BYTE_RATE, None, "quiet")
+    assert world.usage.opened(place) is None
+    assert world.account("u", "quiet") is world.usage.opened(place)
+    bucket = world.usage.bucket(context("u", "quiet"))
+    assert bucket is world.usage._buckets[CONTROLLER_MUTATION_RATE, None, "quiet"]
