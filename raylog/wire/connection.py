@@ -265,7 +265,7 @@ class Connection(FramedProtocol):
         if self._throttled_until or self._is_held:
             self._held.append(frame)
         elif was_idle:
-            self.write_frame_now(frame)
+            self.write_frame_now(frame, amid_read=True)  # no further reply is in this read
         else:
             self.write_frame(frame)
         return correlation_id

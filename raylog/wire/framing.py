@@ -208,9 +208,12 @@ class FramedProtocol(asyncio.BufferedProtocol):
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
 
-    def write_frame_now(self, buffers: Sequence[Buffer]) -> None:
-        """Like ``write_frame``, at once: for a link that was idle, where waiting gathers nothing."""
-        if self._parsing or self._flush_scheduled:
+    def write_frame_now(self, buffers: Sequence[Buffer], *, amid_read: bool = False) -> None:
+        """Like ``write_frame``, at once: for a link that was idle, where waiting gathers nothing.
+        ``amid_read``: also while frames are delivered, whose reader may have other work before the
+        read ends.
+        """
+        if (self._parsing and not amid_read) or self._flush_scheduled:
             self.write_frame(buffers)
         elif not self.lost and self.transport is not None:
             self._out.extend(buffers)

@@ -1,4 +1,4 @@
-"""When a server writes an answer: at once, or with others at the end of the loop's turn."""
+"""When answers and requests are written: at once, or with others at the end of the read or of the loop's turn."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -49,3 +49,37 @@ def test_an_answer_leaves_at_once_if_no_other_one_may_leave_with_it(run: Run) ->
             await server.stop()
 
     run(work())
+
+
+def test_a_request_leaves_amid_the_reply_before_it_if_no_other_one_is_awaited(run: Run) -> None:
+    """A follower asks for more as soon as it has appended, and only then tells its coordinators what is replicated."""
+
+    async def work() -> None:
+        server = server_of({private.AWAIT_LEADER: _answered})
+        connection = await client_of(await server.start())
+        unsent: list[int] = []
+        over = asyncio.get_running_loop().create_future()
+
+        def ask(then: Callable[..., None]) -> None:
+            connection.call(private.AwaitLeaderRequest("t", 0, 0, 100), then, timeout_ms=None)
+
+        def last(*_: Any) -> None:
+            over.set_result(None)
+
+        def first(*_: Any) -> None:
+            for then in (lambda *_: None, last):
+                ask(then)
+                unsent.append(connection.unsent_bytes)
+
+        ask(first)
+        await over
+        assert unsent[0] == 0, "it has left"
+        assert unsent[1] > 0, "this one waits for the end of the read"
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def _answered(request: Request) -> None:
+    request.reply(private.AwaitLeaderResponse(leader_node=request.body.partition, leader_epoch=1))
