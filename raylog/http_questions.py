@@ -47,7 +47,7 @@ class HttpServer:
         """Blocks for up to twice ``within_s``. Raises TimeoutError if that is not enough for the whole
         answer, other OSErrors, HTTPException, and HttpAnswerTooLongError.
         """
-        until = time.monotonic() + within_s
+        until, late = time.monotonic() + within_s, f"no answer within {within_s:g} s"
         try:
             with self._connected(within_s) as connection:
                 connection.request(method, target, body, dict(headers))
@@ -55,10 +55,10 @@ class HttpServer:
                     content = self._body(answer)
         except (OSError, http.client.HTTPException):
             if time.monotonic() >= until:
-                raise TimeoutError from None
+                raise TimeoutError(late) from None
             raise
         if time.monotonic() >= until:  # the body may have been cut
-            raise TimeoutError
+            raise TimeoutError(late)
         return HttpAnswer(answer.status, answer.reason, content)
 
     @contextmanager

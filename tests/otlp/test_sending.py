@@ -84,7 +84,7 @@ def test_names_and_values_of_headers_are_percent_encoded() -> None:
 
 
 def test_a_collector_that_answers_drop_by_drop_is_given_up_in_time() -> None:
-    with answering(b"x", 0.05) as url, pytest.raises(TimeoutError):
+    with answering(b"x", 0.05) as url, pytest.raises(TimeoutError, match=r"^no answer within 0.5 s$"):
         post(url, 500).send(b"")
 
 
