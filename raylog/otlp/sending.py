@@ -9,6 +9,7 @@ an error, not a default.
 from __future__ import annotations
 
 import gzip
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from raylog.version import VERSION
 EXPORTER: Final = "OTEL_EXPORTER_OTLP_"
 TIMEOUT_MS: Final = 10_000
 ANSWER_BYTES_MAX: Final = 1 << 20
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def settings_for(signal: str, endpoint: str, interval_ms: int, environment: Mapp
     of = partial(of_signal, environment, signal)
     return OtlpSettings(
         endpoint,
-        _pairs(of("HEADERS"), f"{EXPORTER}HEADERS"),
+        _headers(of("HEADERS")),
         one_of(environment, signal, "COMPRESSION", "none", "gzip") == "gzip",
         milliseconds(of("TIMEOUT"), f"{EXPORTER}TIMEOUT", TIMEOUT_MS) / 1_000,
         interval_ms,
@@ -125,6 +127,16 @@ def _pairs(text: str, name: str) -> dict[str, str]:
         if not key or not equals or not (key + value).isprintable():
             raise ConfigError(f"{name} has an entry that is no key=value")
         found[key] = value
+    return found
+
+
+def _headers(text: str) -> dict[str, str]:
+    """As ``_pairs``; raises ConfigError for what HTTP cannot carry, too."""
+    name = f"{EXPORTER}HEADERS"
+    found = _pairs(text, name)
+    for key, value in found.items():
+        if not _HEADER_NAME.fullmatch(key) or max(value, default="") > "\xff":
+            raise ConfigError(f"{name} has an entry that is no header of HTTP")
     return found
 
 
