@@ -2,8 +2,9 @@
 
 They wait in a queue of at most ``QUEUE_MAX``. A task sends what is there every ``INTERVAL_MS``, at most
 ``REQUEST_SPANS_MAX`` at once, in a thread, so a collector that does not answer delays nobody. What is not
-taken is gone: spans that come to a full queue, and those of a request that fails. Both are counted. A
-collector that fails is named in the log once, until it takes a request again.
+taken is gone: spans that come to a full queue, those of a request that fails, and those that the collector
+refuses of one that it takes. All are counted. A collector that fails or refuses is named in the log once,
+until it takes all of a request again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from raylog.errors import RaylogError
 from raylog.otlp.reading import rejected_of
 from raylog.otlp.sending import OtlpPost, settings_for
 from raylog.otlp.spans import TraceSpan, export_request
@@ -68,22 +68,21 @@ class SpanExport:
 
     async def _send_once(self, spans: list[TraceSpan]) -> None:
         try:
-            await asyncio.to_thread(self._deliver, spans)
+            lost, reason = await asyncio.to_thread(self._deliver, spans)
         except asyncio.CancelledError:
             self._counts.unsent += len(spans)  # as far as known
             raise
         except Exception as error:
-            self._counts.unsent += len(spans)
-            if not self._is_failing:
-                logger.warning("spans cannot be sent to %s: %s", self._endpoint, error)
-            self._is_failing = True
-            return
-        self._counts.sent += len(spans)
-        if self._is_failing:
+            lost, reason = len(spans), str(error)
+        self._counts.unsent += lost
+        self._counts.sent += len(spans) - lost
+        if lost and not self._is_failing:
+            logger.warning("spans cannot be sent to %s: %s", self._endpoint, reason)
+        elif self._is_failing and not lost:
             logger.info("spans are sent to %s again", self._endpoint)
-        self._is_failing = False
+        self._is_failing = lost > 0
 
-    def _deliver(self, spans: list[TraceSpan]) -> None:
+    def _deliver(self, spans: list[TraceSpan]) -> tuple[int, str]:
+        """How many of them the collector has refused, and why."""
         rejected, reason = rejected_of(self._post.send(export_request(spans, self._resource, version=VERSION)))
-        if rejected:
-            raise RaylogError(f"it has refused {rejected} spans: {reason}")
+        return min(rejected, len(spans)), f"it has refused {rejected} spans: {reason}"

@@ -130,6 +130,31 @@ def test_spans_that_a_collector_rejects_are_counted_and_named(collector: Any, ca
     ]
 
 
+def refusal(rejected: int, reason: str) -> bytes:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    answer = ExportTraceServiceResponse()
+    answer.partial_success.rejected_spans = rejected
+    answer.partial_success.error_message = reason
+    return answer.SerializeToString()
+
+
+@pytest.mark.parametrize(("rejected", "lost"), [(1, 1), (3, 3), (300, 3), (-1, 3)])
+def test_of_a_request_the_spans_that_a_collector_rejects_are_lost_and_no_others(
+    collector: Any, rejected: int, lost: int
+) -> None:
+    """A collector that has rejected more than it got has taken none."""
+    collector.answer = (200, refusal(rejected, "too old"))
+
+    async def work(export: SpanExport, counts: SpanCounts) -> None:
+        for number in range(1, 4):
+            export.add(span(number))
+        await until(lambda: bool(counts.sent + counts.unsent))
+
+    counts = exported(collector, work)
+    assert (counts.sent, counts.unsent) == (3 - lost, lost)
+
+
 def test_a_collector_that_does_not_answer_delays_nobody_and_what_waits_is_counted(
     collector: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
