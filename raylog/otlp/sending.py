@@ -90,7 +90,7 @@ class OtlpPost:
 
 def _tls(settings: OtlpSettings) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=settings.ca or None)
+        context = ssl.create_default_context(cafile=settings.ca)
         if settings.certificate:
             context.load_cert_chain(settings.certificate, settings.key or None)
     except OSError as error:

@@ -42,6 +42,8 @@ def some() -> Samples:
     for length_ns in (1_000_000, 2_000_000, 60_000_000_000):
         times.add(length_ns)
     samples.add_times(table.TOTAL_TIME, times, "Fetch")
+    times.add(5_000_000)
+    samples.add_times(table.TOTAL_TIME, times, "Produce")
     clients = ClientSeries()
     sent = Point("org.apache.kafka.producer.record.send.total", 5, is_counter=True, is_delta=True, attributes=())
     clients.take("instance", "me", [sent], now_ms=0, expires_ms=1_000)
@@ -101,12 +103,14 @@ def test_what_is_written_is_what_protobuf_reads() -> None:
     assert (of_client.sum.is_monotonic, of_client.sum.aggregation_temporality) == (True, 2)
     assert {(each.start_time_unix_nano, each.time_unix_nano) for each in push.series.values()} == {(11, 22)}
     histogram = push.metrics[table.TOTAL_TIME.name].histogram
-    (point,) = histogram.data_points
+    point, other = histogram.data_points
     assert histogram.aggregation_temporality == 2
     assert (point.count, point.sum, list(point.explicit_bounds)) == (3, 60_003, list(BOUNDS_MS))
     counts = dict(zip((*BOUNDS_MS, None), point.bucket_counts, strict=True))
     assert {bound: count for bound, count in counts.items() if count} == {1.0: 1, 2.5: 1, None: 1}
     assert [(each.key, each.value.string_value) for each in point.attributes] == [("request", "Fetch")]
+    assert [(each.key, each.value.string_value) for each in other.attributes] == [("request", "Produce")]
+    assert (other.count, other.sum, sum(other.bucket_counts)) == (4, 60_008, 4)
 
 
 # ------------------------------------------------------------------ how it is sent
@@ -297,6 +301,19 @@ def test_what_is_said_of_metrics_counts_more_than_what_is_said_of_all_signals() 
     assert (found.timeout_s, found.headers, found.resource, found.interval_ms) == (
         2.5, {"b": "2"}, {"service.name": "named"}, 7,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "Cumulative"),
+        ("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "explicit_bucket_histogram"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", " 60000 "),
+        ("OTEL_METRIC_EXPORT_INTERVAL", " "),
+    ],
+)
+def test_what_is_so_anyway_may_be_said(name: str, value: str) -> None:
+    assert settings_of({ENDPOINT: "http://a", name: value}) == settings_of({ENDPOINT: "http://a"})
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from raylog.errors import RaylogError
+from raylog.errors import ConfigError, RaylogError
 from raylog.http_questions import HttpAnswerTooLongError
 from raylog.otlp import sending
 from raylog.otlp.sending import OtlpPost, settings_for
@@ -57,7 +60,13 @@ def post(url: str, timeout_ms: int) -> OtlpPost:
 
 @pytest.mark.parametrize(
     ("asked", "target"),
-    [("", "/"), ("/", "/"), ("/v1/metrics", "/v1/metrics"), ("/as/it/is?key=1&b=", "/as/it/is?key=1&b=")],
+    [
+        ("", "/"),
+        ("/", "/"),
+        ("/v1/metrics", "/v1/metrics"),
+        ("/as/it/is?key=1&b=", "/as/it/is?key=1&b="),
+        ("?key=1", "/?key=1"),
+    ],
 )
 def test_a_request_goes_to_the_path_and_the_query_of_its_url(asked: str, target: str) -> None:
     from otlp_receiver import otlp_receiver
@@ -68,13 +77,22 @@ def test_a_request_goes_to_the_path_and_the_query_of_its_url(asked: str, target:
         assert [each.path for each in receiver.pushes] == [target]
 
 
-@pytest.mark.parametrize("status", [300, 404, 500])
-def test_every_other_answer_than_success_is_an_error(status: int) -> None:
+@pytest.mark.parametrize("status", [200, 299])
+def test_an_answer_of_success_has_a_body(status: int) -> None:
+    from otlp_receiver import otlp_receiver
+
+    with otlp_receiver() as receiver:
+        receiver.answer = (status, b"taken")
+        assert post(receiver.endpoint, 60_000).send(b"") == b"taken"
+
+
+@pytest.mark.parametrize(("status", "reason"), [(102, "Processing"), (300, "Multiple Choices"), (404, "Not Found")])
+def test_every_other_answer_than_success_is_an_error(status: int, reason: str) -> None:
     from otlp_receiver import otlp_receiver
 
     with otlp_receiver() as receiver:
         receiver.answer = (status, b"")
-        with pytest.raises(RaylogError, match=f"answers {status}"):
+        with pytest.raises(RaylogError, match=f"^it answers {status} {reason}$"):
             post(receiver.endpoint, 60_000).send(b"")
 
 
@@ -84,11 +102,63 @@ def test_names_and_values_of_headers_are_percent_encoded() -> None:
 
 
 def test_a_collector_that_answers_drop_by_drop_is_given_up_in_time() -> None:
+    begun = time.monotonic()
     with answering(b"x", 0.05) as url, pytest.raises(TimeoutError, match=r"^no answer within 0.5 s$"):
         post(url, 500).send(b"")
+    assert time.monotonic() - begun < 30
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "ANSWER_BYTES_MAX", 1 << 18)
     with answering(bytes(1 << 17), 0.001) as url, pytest.raises(HttpAnswerTooLongError):
         post(url, 60_000).send(b"")
+
+
+# ------------------------------------------------------------------ TLS
+
+
+@contextmanager
+def tls_receiver(folder: Path, hosts: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """The URL of a collector with a certificate for these hosts, else for 127.0.0.1, and the file of its
+    authority.
+    """
+    from certificates import Authority
+    from otlp_receiver import otlp_receiver
+
+    authority = Authority(folder)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(authority.signed("collector", hosts=hosts))
+    with otlp_receiver(tls) as receiver:
+        yield receiver.endpoint, str(authority.certificate)
+
+
+def secure_post(url: str, **environment: str) -> OtlpPost:
+    named = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in environment.items()}
+    return OtlpPost(settings_for("TRACES", url, 1_000, named))
+
+
+def test_a_collector_is_known_by_the_authorities_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tls_receiver(tmp_path) as (url, ca):
+        monkeypatch.setenv("SSL_CERT_FILE", ca)
+        assert secure_post(url).send(b"") == b""
+
+
+def test_a_collector_of_another_name_is_not_sent_to(tmp_path: Path) -> None:
+    with (
+        tls_receiver(tmp_path, hosts=["elsewhere"]) as (url, ca),
+        pytest.raises(ssl.SSLCertVerificationError, match=r"127.0.0.1"),
+    ):
+        secure_post(url, CERTIFICATE=ca).send(b"")
+
+
+@pytest.mark.parametrize("text", ["", "no PEM", None])
+@pytest.mark.parametrize("name", ["CERTIFICATE", "CLIENT_CERTIFICATE"])
+def test_files_of_certificates_that_cannot_be_used_are_refused_with_the_reason(
+    tmp_path: Path, name: str, text: str | None
+) -> None:
+    path = tmp_path / "file.pem"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=r"^the certificates for https://a cannot be used: .") as refused:
+        secure_post("https://a", **{name: str(path)})
+    assert str(refused.value).endswith(f": {refused.value.__cause__}")

@@ -103,7 +103,7 @@ def otlp_receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     receiver.endpoint = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
     try:
