@@ -121,8 +121,9 @@ def _nobody(_: Request) -> bool:
     return False
 
 
-def _size_of(grants: Collection[Grant]) -> int:
-    return sum(len(topic) + len(transactional_id.encode()) for _, topic, transactional_id in grants)
+def _are_too_many(grants: Collection[Grant]) -> bool:
+    size = sum(len(topic) + len(transactional_id.encode()) for _, topic, transactional_id in grants)
+    return len(grants) > GRANTS_MAX or size > GRANT_BYTES_MAX
 
 
 def _grant(request: Request, asked: OnePartition) -> Grant:
@@ -155,8 +156,9 @@ class ConnectionMoves:
             self._begin(request, owner, {_grant(request, asked)} if self.is_judged(request) else None)
             return
         if route.grants is not None:
-            route.grants.add(_grant(request, asked))
-            if len(route.grants) > GRANTS_MAX or _size_of(route.grants) > GRANT_BYTES_MAX:
+            if not _are_too_many(route.grants):
+                route.grants.add(_grant(request, asked))
+            if _are_too_many(route.grants):
                 return
         self._move_when_due(request.connection, route)
 
