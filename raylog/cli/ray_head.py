@@ -14,6 +14,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ RAY_START_TIMEOUT_S = 300
 RAY_START_ATTEMPTS = 3
 RECONNECT_TIMEOUT_S = 7 * 24 * 3600
 ATTEMPT_MARK = "RAYLOG_RAY_START"
+LOADS_LOOKED_AT = 100
+LOAD_POLL_S = 0.01
 WORTH_ANOTHER_ATTEMPT = {
     "The current node timed out during startup": "Ray gave its own node up, which has 30 s to come up: the machine is busy",
     "does not match persisted value": "another Ray took the port at the same moment",
@@ -166,11 +169,22 @@ def _end_with_children(roots: Iterable[psutil.Process]) -> None:
 def _marked_processes(mark: str) -> list[psutil.Process]:
     """The processes that an attempt started."""
     marked = []
-    for process in psutil.process_iter():
+    for pid in psutil.pids():
         with contextlib.suppress(psutil.Error):  # of another user, or just ended
-            if process.environ().get(ATTEMPT_MARK) == mark:
+            process = psutil.Process(pid)
+            if _environment_of(process).get(ATTEMPT_MARK) == mark:
                 marked.append(process)
     return marked
+
+
+def _environment_of(process: psutil.Process) -> dict[str, str]:
+    """The kernel shows none of a process whose program is still being loaded: that is awaited."""
+    for _ in range(LOADS_LOOKED_AT):
+        environment: dict[str, str] = process.environ()
+        if environment or not process.exe():  # the kernel's own have no program
+            return environment
+        time.sleep(LOAD_POLL_S)
+    return {}
 
 
 def _ray_processes(address: str) -> dict[int, float]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,42 @@ def test_what_came_up_of_a_ray_that_failed_to_start_is_ended_and_nothing_else(
         for each in ray.left:
             each.kill()
             each.wait()
+
+
+@contextmanager
+def marked() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A process of an attempt, and its mark."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(SLEEPER, env={ray_head.ATTEMPT_MARK: mark})
+    try:
+        yield process, mark
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_is_ended_that_has_the_id_of_one_that_was_seen_before() -> None:
+    """psutil keeps what it has seen by id, and would end nothing that is another process now."""
+    with marked() as (process, mark):
+        for seen in psutil.process_iter():
+            if seen.pid == process.pid:
+                seen._ident = (seen.pid, 1.0)
+        ray_head._end_with_children(ray_head._marked_processes(mark))
+        assert process.poll() is not None
+
+
+def test_a_process_whose_program_is_being_loaded_is_known_by_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ, early = psutil.Process.environ, [2]
+    with marked() as (process, mark):
+
+        def read(of: psutil.Process) -> dict[str, str]:
+            if of.pid == process.pid and early[0]:
+                early[0] -= 1
+                return {}
+            return environ(of)
+
+        monkeypatch.setattr(psutil.Process, "environ", read)
+        assert [each.pid for each in ray_head._marked_processes(mark)] == [process.pid]
 
 
 @pytest.mark.parametrize("moment", ["while Ray starts", "while its processes are noted"])
