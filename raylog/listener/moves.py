@@ -65,10 +65,10 @@ GRANT_BYTES_MAX: Final = 64 << 10
 class _Route:
     """Where a connection's requests go: the last ``count`` in a row, up to request number ``last``,
     went to one host, and had this context. ``grants``: what they were allowed in that edition of the
-    authorizer and the quotas; None where nobody was asked.
+    authorizer and the quotas; None where nobody was asked. ``stays``: they are too many.
     """
 
-    __slots__ = ("context", "count", "edition", "grants", "last", "owner")
+    __slots__ = ("context", "count", "edition", "grants", "last", "owner", "stays")
 
     def __init__(
         self, owner: Owner, last: int, context: RequestContext, edition: int, grants: set[Grant] | None
@@ -79,6 +79,7 @@ class _Route:
         self.count = 1
         self.edition = edition
         self.grants = grants
+        self.stays = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +156,12 @@ class ConnectionMoves:
         if route is None:
             self._begin(request, owner, {_grant(request, asked)} if self.is_judged(request) else None)
             return
+        if route.stays:
+            return
         if route.grants is not None:
-            if not _are_too_many(route.grants):
-                route.grants.add(_grant(request, asked))
+            route.grants.add(_grant(request, asked))
             if _are_too_many(route.grants):
+                route.stays = True
                 return
         self._move_when_due(request.connection, route)
 
