@@ -140,7 +140,7 @@ def python(version: str) -> str:
     found = sorted(root.glob(f"versions/{version}.*/bin/python"))
     got = ROOT / "build" / f"python-{version}"
     if not found and (got / "ready").exists():
-        found = [got / "root" / "usr" / "bin" / f"python{version}"]
+        found = [got / "unpacked" / "usr" / "bin" / f"python{version}"]
     return str(found[-1]) if found else version
 
 
