@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,11 @@ def ray_cluster(short_folder: Path) -> Iterator[Any]:
 
 
 def asked(port: int, password: str | None = None) -> Page | None:
-    """None: nobody listens there."""
+    """None: nobody listens there, or who did was ended amid its answer."""
     given = {} if password is None else {"Authorization": "Basic " + base64.b64encode(f":{password}".encode()).decode()}
     try:
         return Browser(f"http://127.0.0.1:{port}", None).get("/", headers=given)
-    except ConnectionError:
+    except (ConnectionError, HTTPException):
         return None
 
 
