@@ -15,7 +15,8 @@ for the whole part and take turns. The quota is set by Kafka's own tool, for the
 ``cost``: one raylog broker and confluent-kafka at its plain listener, with quotas of users and client ids (bytes produced and
 consumed, and time of requests) that are far above what the client does, with those of bytes alone, with somebody else's, and
 with none. Each run has a new connection, which moves to the host. Consumers read four times as many records as a producer
-sends: fewer take too short a time.
+sends: fewer take too short a time. A run takes half a second, and the machine may be half as fast for some of them, so there
+are 11 rounds, and a bound is on the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ ENTITIES: dict[str, tuple[dict[str, str | None], ...]] = {
     UNREACHED: ({"user": None}, {"client-id": None}),
 }
 KNOWN_S = 2.0  # within one, a change of quotas is in force
-COST_RECORDS, COST_BYTES, COST_TRIPS = 300_000, 1_000, 1_500
+COST_RECORDS, COST_BYTES, COST_TRIPS, COST_ROUNDS = 300_000, 1_000, 3_000, 11
 COST_MAX, RATE_MIN = 1.05, 0.95
 
 
@@ -216,6 +217,7 @@ def held(bench: Benchmark, *, quick: bool) -> None:
 def cost(bench: Benchmark, *, quick: bool) -> None:
     count, trips = COST_RECORDS // (20 if quick else 1), COST_TRIPS // (10 if quick else 1)
     values = random_values(count, COST_BYTES)
+    bench.rounds = 1 if quick else COST_ROUNDS
     with EmbeddedCluster(1) as running, AdminClient(running.cluster.address) as admin:
         running.create_topic("few")
         at = running.cluster.bootstrap_servers()
@@ -267,9 +269,10 @@ def judge(bench: Benchmark) -> None:
             bench.target("the neighbours' p99 beside a noisy producer, times that without", ratio, at_most=1.5)
         else:
             for name in (each for each in (OTHERS, BYTES, UNREACHED) if each in found):
-                ratio = found[name].median / found[NONE].median
+                pairs = zip(found[name].values, found[NONE].values, strict=True)
+                ratio = statistics.median(with_quotas / without for with_quotas, without in pairs)
                 bounds = {"at_most": COST_MAX} if "round trip" in case else {"at_least": RATE_MIN}
-                bench.target(f"{case}: {name}, times that without any", ratio, **bounds)
+                bench.target(f"{case}: {name}, times that without any, the rounds' median", ratio, **bounds)
 
 
 def part_of(case: str) -> str:
@@ -293,6 +296,7 @@ def main() -> int:
             "warm_up_s": WARM_UP_S,
             "cost_records": COST_RECORDS,
             "cost_bytes": COST_BYTES,
+            "cost_rounds": COST_ROUNDS,
         },
         quick=options.quick,
     )
