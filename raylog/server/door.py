@@ -274,6 +274,7 @@ class _DoorConnection(ServerConnection):
         self._grants: tuple[Grant, ...] | None = None
         self._quotas: dict[str, DoorQuota] = {}
         self._of_time: DoorQuota | None = None
+        self._owed: list[tuple[DoorQuota, float]] = []  # what was served in this read and is not charged yet
         self._is_revoked = False
         self._exceeded = ""  # the key of a quota
         self._has_returned = False
@@ -304,13 +305,19 @@ class _DoorConnection(ServerConnection):
         self._is_revoked = True
         self._produces, self._fetches = _Known(), _Known()
 
+    def read_ended(self) -> None:
+        if self._owed:
+            self._settle()
+
     def frame_received(self, frame: memoryview) -> None:
+        if self._owed:
+            self._settle()  # it may have exceeded the quota
         if self._of_time is None:
             self._take(frame)
             return
         began_ns = perf_counter_ns()
         self._take(frame)
-        self._charge(self._of_time, (perf_counter_ns() - began_ns) * PERCENT_OF_NANOSECONDS)
+        self._owe(self._of_time, (perf_counter_ns() - began_ns) * PERCENT_OF_NANOSECONDS)
 
     def _take(self, frame: memoryview) -> None:
         """Serve it, or go back to the Broker with it."""
@@ -402,8 +409,19 @@ class _DoorConnection(ServerConnection):
         if quota is not None:
             if usual.answer_bytes_max > quota.most:
                 return None
-            usual.charge = partial(self._charge, quota)
+            usual.charge = partial(self._owe, quota)
         return usual
+
+    def _owe(self, quota: DoorQuota, amount: float) -> None:
+        """Charge it, in a read at its end or before the next request."""
+        self._owed.append((quota, amount))
+        if not self._parsing:
+            self._settle()
+
+    def _settle(self) -> None:
+        owed, self._owed = self._owed, []
+        for quota, amount in owed:
+            self._charge(quota, amount)
 
     def _charge(self, quota: DoorQuota, amount: float) -> None:
         """Count what was served, and serve nothing more if that has exceeded the quota."""

@@ -491,13 +491,13 @@ class ReplicaServer:
     def answer_fetch(self, request: Request, usual: UsualFetch, result: FetchPartitionResult) -> None:
         """The same of a Fetch, whose records are charged."""
         self._spans.fetched((result,))
-        if usual.charge is not None:
-            usual.charge(len(result.records))
         frame = usual.answer(request.correlation_id, result)
         if frame is not None:
             request.send(frame)
         else:
             request.reply(fetch.entity(request.body, without_hints(FetchReply((result,))), request.version))
+        if usual.charge is not None:
+            usual.charge(len(result.records))
 
     # ------------------------------------------------------------------ other requests
 

@@ -137,7 +137,7 @@ _pool = BufferPool()
 class FramedProtocol(asyncio.BufferedProtocol):
     """One end of a framed connection.
 
-    Subclasses override ``opened``, ``frame_received``, ``closed``, ``write_resumed``.
+    Subclasses override ``opened``, ``frame_received``, ``read_ended``, ``closed``, ``write_resumed``.
     """
 
     def __init__(self, *, frame_bytes_max: int) -> None:
@@ -177,6 +177,9 @@ class FramedProtocol(asyncio.BufferedProtocol):
         closes the connection.
         """
         raise NotImplementedError
+
+    def read_ended(self) -> None:
+        """All frames that a read brought are delivered, and what was written meanwhile has left."""
 
     def closed(self, reason: Exception | None) -> None:
         """The connection is gone, for ``reason`` if something is known about it. Called once."""
@@ -407,6 +410,7 @@ class FramedProtocol(asyncio.BufferedProtocol):
                 self._window = LARGE_FRAME_BYTES if largest < LARGE_FRAME_BYTES else HEADER_WINDOW_BYTES
                 if self._out:
                     self._flush()
+                self.read_ended()
 
     def refused(self, error: ProtocolError) -> None:
         """The peer's bytes make no sense. Subclasses log before they call this."""
@@ -460,6 +464,7 @@ class FramedProtocol(asyncio.BufferedProtocol):
             self._parsing = False
             if self._out:
                 self._flush()
+            self.read_ended()
 
     def _describe_bad_size(self, size: int, start: bytes) -> str:
         if start[:4] in (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"HTTP"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from outside import Client, fetch, metadata, parts, produce
+from outside import Client, Pending, fetch, metadata, parts, produce
 from raw_requests import batch, eventually, nodes_of
 
 from raylog.client.sync import AdminClient, Producer
@@ -231,6 +231,25 @@ def test_who_exceeds_its_quota_is_throttled_by_its_broker_and_moves_again_when_i
         assert not at_doors(running), "it is above its quota"
     settle(running, lambda: write(one, topic))
     assert exceed(one, topic, running) > 0, "and counted as before"
+
+
+def test_requests_that_come_together_are_charged_each_before_the_next(
+    running: InProcessCluster, as_client: Open, new_topic: NewTopicOf, quota: SetQuota
+) -> None:
+    """Thirty-two in one read, of which the quota allows some eight at once."""
+    topic, one = new_topic((0,)), as_client("together")
+    quota({"client-id": "together"}, producer_byte_rate=16 * KIB)
+    there = settle(running, lambda: write(one, topic))
+    served = there.requests
+
+    async def begin() -> list[Any]:
+        return [one.connection.send(produce(topic, {0: batch(b"v" * 2 * KIB)}, acks=1)) for _ in range(32)]
+
+    for each in running.run(begin()):
+        reply = Pending(running, each).result()
+        assert reply.responses[0].partition_responses[0].error_code is ErrorCode.none
+    assert 0 < there.requests - served < 16, "the others are for the Broker"
+    assert not at_doors(running)
 
 
 def test_who_has_exceeded_its_quota_at_a_host_stays_though_its_broker_has_it_wait_no_more(
