@@ -39,7 +39,7 @@ from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.open_files import OpenFiles
 from raylog.log.opening import Opened, note, opened
 from raylog.log.recent_appends import RecentAppends
-from raylog.log.record_validation import CheckedRecords, sound_batch, storable
+from raylog.log.record_validation import CheckedRecords, own_batch, sound_batch, storable
 from raylog.log.removal import finish_removal, rename_for_removal
 from raylog.log.results import AppendResult, Found, LogSlice, OffsetOutOfRange, RecordListTooLarge
 from raylog.log.retention import delete_old_segments
@@ -251,8 +251,8 @@ class Log:
         """
         config = self.config
         stamps_time = config.timestamp_type == TimestampType.LOG_APPEND_TIME
-        if not from_coordinator and checked is None:
-            sound = sound_batch(records, config, wall_ms)
+        if checked is None:
+            sound = own_batch(records, config) if from_coordinator else sound_batch(records, config, wall_ms)
             if sound is not None:
                 return self.append_sound(sound, leader_epoch, wall_ms, is_followed)
         try:

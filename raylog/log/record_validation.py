@@ -161,6 +161,22 @@ def sound_batch(records: Buffer, config: LogConfig, wall_ms: int) -> BatchView |
     return BatchView(records) if is_sound_batch(records, bytes_max=config.max_message_bytes, newest=newest) else None
 
 
+def own_batch(records: Buffer, config: LogConfig) -> BatchView | None:
+    """The batch of a coordinator of this process, if the topic stores it as that has built it: its
+    checksum and records are right. None says nothing.
+    """
+    if (
+        not isinstance(records, bytes)
+        or config.compression is not None
+        or config.timestamp_type != TimestampType.CREATE_TIME
+        or len(records) > config.max_message_bytes
+    ):
+        return None
+    batch = BatchView(records)
+    is_plain = batch.size == len(records) and not batch.attributes and batch.producer_id < 0
+    return batch if is_plain else None
+
+
 def storable(
     views: Sequence[BatchView], checked: CheckedRecords | None, *, config: LogConfig, wall_ms: int, where: str
 ) -> list[BatchView]:

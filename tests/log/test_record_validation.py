@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.errors import RecordError, kafka_error
 from raylog.log.config import LogConfig
-from raylog.log.record_validation import INFLATED_SHARE, checked, sound_batch, storable, takes_long
+from raylog.log.record_validation import INFLATED_SHARE, checked, own_batch, sound_batch, storable, takes_long
 from raylog.log.validation import validated
 from raylog.records import kernel, pure
 from raylog.records.batch import BatchView, TimestampType, assemble, batches
@@ -339,3 +339,33 @@ def test_a_sound_batch_is_appended_as_any_other(machine: Any) -> None:
     assert (sound.base_offset, closely_looked_at.base_offset) == (0, 3)
     first, second = batches(bytes(log.read(0, 1 << 20, at_least_one=True).records))
     assert first.data[16:] == second.data[16:] == SOUND[16:] and first.partition_leader_epoch == 3
+
+
+OWN = encode([(9_000, b"k", b"v" * 20, ()), (9_500, b"l", None, ())])
+
+
+@pytest.mark.parametrize(
+    ("own", "configs"),
+    [
+        (OWN, {"compression": Compression.GZIP}),
+        (OWN, {"timestamp_type": TimestampType.LOG_APPEND_TIME}),
+        (OWN, {"max_message_bytes": len(OWN) - 1}),
+        (encode([(0, b"k", b"", ())], producer_id=4, producer_epoch=0, base_sequence=0, is_transactional=True), {}),
+        (OWN + OWN, {}),
+    ],
+    ids=["another codec", "another time", "too large", "in a transaction", "two"],
+)
+def test_a_coordinators_batch_that_is_not_stored_as_it_is_takes_a_close_look(
+    own: bytes, configs: dict[str, Any]
+) -> None:
+    assert own_batch(OWN, LogConfig(compacts=True, max_message_bytes=len(OWN))) is not None
+    assert own_batch(own, LogConfig(**configs)) is None
+
+
+def test_a_coordinators_batch_is_appended_as_any_other(machine: Any) -> None:
+    log = machine.open()
+    as_it_is = log.append_as_leader(OWN, leader_epoch=3, wall_ms=WALL_MS, from_coordinator=True)
+    closely_looked_at = log.append_as_leader(bytearray(OWN), leader_epoch=3, wall_ms=WALL_MS, from_coordinator=True)
+    assert (as_it_is.last_offset, closely_looked_at.base_offset, log.log_end_offset) == (1, 2, 4)
+    first, second = batches(bytes(log.read(0, 1 << 20, at_least_one=True).records))
+    assert first.data[16:] == second.data[16:] == OWN[16:] and first.partition_leader_epoch == 3
