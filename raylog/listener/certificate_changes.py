@@ -3,8 +3,9 @@
 The controller stores what is set of a broker, and can't read its files. So a change of certificates
 is checked here, before it is passed on: with it, what is set already and what the start said, each
 listener has to have certificates that fit. What does not fit is answered INVALID_CONFIG for its
-resource, and nothing of that resource changes. Clients send a broker's changes to that broker; a
-change for another one is passed on unchecked, and the controller refuses it.
+resource (what clients hear, ``config_refusals`` makes of it), and nothing of that resource changes.
+Clients send a broker's changes to that broker; a change for another one is passed on unchecked, and
+the controller refuses it.
 """
 
 from __future__ import annotations

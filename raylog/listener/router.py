@@ -30,7 +30,14 @@ from raylog.configs.topic_configs import INT_MAX
 from raylog.kafka import table
 from raylog.kafka.chain import Refuse, Stage
 from raylog.kafka.spec import ApiSpec, ServerKind
-from raylog.listener import certificate_changes, cluster_view, log_directories, markers, tokens
+from raylog.listener import (
+    certificate_changes,
+    cluster_view,
+    config_refusals,
+    log_directories,
+    markers,
+    tokens,
+)
 from raylog.listener.access import partial
 from raylog.listener.access.guard import Guard
 from raylog.listener.arrivals import Arrivals
@@ -180,7 +187,7 @@ class Router:
     def _of_configs(self) -> dict[ApiSpec, Handler]:
         handlers = {
             table.DESCRIBE_CONFIGS: self._link.forward(table.DESCRIBE_CONFIGS),
-            **self.alterations(),
+            **config_refusals.handlers(self.alterations()),
         }
         return handlers if self._loggers is None else self._loggers.handlers(handlers)
 

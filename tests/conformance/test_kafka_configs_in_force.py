@@ -37,7 +37,7 @@ def test_kafka_configs_sets_what_a_broker_goes_by_and_nothing_of_a_wrong_order()
         assert not returns_one_batch()
         alter(EVERYBODY, "--add-config", "fetch.max.bytes=4000")
         eventually(returns_one_batch, "a fetch returns what all brokers may")
-        with pytest.raises(kafka.PeerError, match=r"InvalidConfigurationException: log\.retention\.ms=-7: must be at"):
+        with pytest.raises(kafka.PeerError, match=r"InvalidRequestException: log\.retention\.ms=-7: must be at"):
             alter(ONE, "--add-config", "fetch.max.bytes=1000000,log.retention.ms=-7")
         assert admin.describe_configs(broker=0)["fetch.max.bytes"].value == "4000" and returns_one_batch()
         alter(ONE, "--add-config", "fetch.max.bytes=1000000")

@@ -161,12 +161,12 @@ def test_a_key_that_is_not_the_certificates_is_refused_and_nothing_changes(site:
         (TOPIC, "t", [("retention.ms", SET, "7")]),
     )
     bad, good = site.ask(resources)
-    assert (bad.error_code, bad.resource_type, bad.resource_name) == (ErrorCode.invalid_config, BROKER, "0")
+    assert (bad.error_code, bad.resource_type, bad.resource_name) == (ErrorCode.invalid_request, BROKER, "0")
     assert "the private key is not that of the certificate" in bad.error_message and key not in bad.error_message
     assert (good.error_code, good.resource_type, good.resource_name) == (ErrorCode.none, TOPIC, "t")
     assert not site.own() and site.shown() == "first"
     missing = site.altered({KEYSTORE: "/nowhere/broker.pem"})
-    assert missing[0] is ErrorCode.invalid_config and "/nowhere/broker.pem cannot be read" in str(missing[1])
+    assert missing[0] is ErrorCode.invalid_request and "/nowhere/broker.pem cannot be read" in str(missing[1])
     assert not site.own() and site.shown() == "first"
 
 
@@ -174,13 +174,13 @@ def test_another_subject_and_fewer_names_are_refused_unless_the_start_allows_the
     strict = KEYSTORE.replace(".out.", ".strict.")
     first = common_name("first")
     other = site.altered({strict: str(site.authority.signed("eighth"))})
-    assert other[0] is ErrorCode.invalid_config
+    assert other[0] is ErrorCode.invalid_request
     assert "DistinguishedName does not match: existing=CN=first, new=CN=eighth" in str(other[1])
     fewer = str(site.authority.signed("ninth", first, hosts=["localhost"]))
     lacking = site.altered({strict: fewer})
-    assert lacking[0] is ErrorCode.invalid_config and "SubjectAltNames do not match" in str(lacking[1])
+    assert lacking[0] is ErrorCode.invalid_request and "SubjectAltNames do not match" in str(lacking[1])
     lacking = site.altered({KEYSTORE: fewer})
-    assert lacking[0] is ErrorCode.invalid_config, "OUT allows another subject, and names no fewer"
+    assert lacking[0] is ErrorCode.invalid_request, "OUT allows another subject, and names no fewer"
     assert not site.own()
     same = site.altered({strict: str(Authority(tmp_path, "another").signed("tenth", first))})
     assert same == (ErrorCode.none, None), "who signed it is not compared, as in Kafka"
@@ -249,7 +249,7 @@ def test_a_broker_that_comes_back_has_what_was_set(site: Site) -> None:
 )
 def test_what_cannot_be_changed_so_is_refused(site: Site, name: str, of: str, at: int, says: str) -> None:
     found = site.altered({name: str(site.folder / "first.pem")}, broker=of, at=at)
-    assert found[0] is ErrorCode.invalid_config and says in str(found[1])
+    assert found[0] is ErrorCode.invalid_request and says in str(found[1])
     assert not site.own(0) and not site.own(1)
 
 
