@@ -62,6 +62,7 @@ logger = logging.getLogger("raylog.replica")
 
 SERVED: Final = (PRODUCE, FETCH, *IN_TRANSACTIONS)
 RETRY_S: Final = 0.05
+SETTLED_S: Final = 0.001
 LONG_STAY: Final = 4_096
 """A connection that was served so often before it goes back was right to come."""
 KNOWN_MAX: Final = 1_024
@@ -274,7 +275,8 @@ class _DoorConnection(ServerConnection):
         self._grants: tuple[Grant, ...] | None = None
         self._quotas: dict[str, DoorQuota] = {}
         self._of_time: DoorQuota | None = None
-        self._owed: list[tuple[DoorQuota, float]] = []  # what was served in this read and is not charged yet
+        self._is_due = False  # what is owed is much beside a quota
+        self._settling: asyncio.TimerHandle | None = None
         self._is_revoked = False
         self._exceeded = ""  # the key of a quota
         self._has_returned = False
@@ -306,11 +308,11 @@ class _DoorConnection(ServerConnection):
         self._produces, self._fetches = _Known(), _Known()
 
     def read_ended(self) -> None:
-        if self._owed:
+        if self._is_due:
             self._settle()
 
     def frame_received(self, frame: memoryview) -> None:
-        if self._owed:
+        if self._is_due:
             self._settle()  # it may have exceeded the quota
         if self._of_time is None:
             self._take(frame)
@@ -413,19 +415,30 @@ class _DoorConnection(ServerConnection):
         return usual
 
     def _owe(self, quota: DoorQuota, amount: float) -> None:
-        """Charge it, in a read at its end or before the next request."""
-        self._owed.append((quota, amount))
-        if not self._parsing:
-            self._settle()
+        """Have it charged: what is much beside the quota before the next request, but behind the answers
+        of its read; else within ``SETTLED_S``.
+        """
+        quota.owed += amount
+        if quota.owed >= quota.noticed:
+            self._is_due = True
+            if not self._parsing:
+                self._settle()
+        elif self._settling is None:
+            self._settling = self.loop.call_later(SETTLED_S, self._settle)
 
     def _settle(self) -> None:
-        owed, self._owed = self._owed, []
-        for quota, amount in owed:
-            self._charge(quota, amount)
+        self._is_due = False
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        for quota in self._quotas.values():
+            owed, quota.owed = quota.owed, 0.0
+            if owed:
+                self._charge(quota, owed)
 
     def _charge(self, quota: DoorQuota, amount: float) -> None:
         """Count what was served, and serve nothing more if that has exceeded the quota."""
-        delay_ms = quota.charge(amount) if amount else 0
+        delay_ms = quota.charge(amount)
         if not delay_ms:
             return
         if self.has_lost_its_broker:
@@ -470,6 +483,7 @@ class _DoorConnection(ServerConnection):
             came_back -= 1
 
         def hand_over(sock: socket.socket, pending: bytes) -> bool:
+            self._settle()
             back = replace(self._moved, pending=pending, came_back=came_back, exceeded=self._exceeded)
             with sock:
                 self._has_returned = self._channel.send(back, sock)
@@ -478,5 +492,6 @@ class _DoorConnection(ServerConnection):
         self.leave(hand_over, pending=_size(len(frame)) + frame)
 
     def _say_ended(self) -> None:
+        self._settle()
         if not self._has_returned:
             _tell_end(self._channel, self._moved.number)

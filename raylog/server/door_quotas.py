@@ -9,21 +9,29 @@ again.
 
 from __future__ import annotations
 
+from typing import Final
+
 from raylog.listener.quota_usage import NOTICED_MS, QuotaUsage
 from raylog.security.quotas import REQUEST_PERCENTAGE, AppliedQuota
 from raylog.wire.moved_connections import Moved, MovedQuota
 
+NOTICED_PART: Final = 1_000
+
 
 class DoorQuota:
-    """``most``: of bytes, that a Fetch may return at once."""
+    """``most``: of bytes, that a Fetch may return at once. ``owed``: what is to be charged yet; from
+    ``noticed`` on that is much.
+    """
 
-    __slots__ = ("_applied", "_place", "_usage", "key", "most")
+    __slots__ = ("_applied", "_place", "_usage", "key", "most", "noticed", "owed")
 
     def __init__(self, usage: QuotaUsage, quota: MovedQuota, moved: Moved) -> None:
         user = moved.principal.partition(":")[2] if quota.is_of_user else None
         client_id = moved.client_id or "" if quota.is_of_client_id else None
         self.key = quota.key
         self.most = quota.burst
+        self.noticed = quota.burst / NOTICED_PART
+        self.owed = 0.0
         self._usage = usage
         self._applied = AppliedQuota(quota.limit, user, client_id)
         self._place = (quota.key, user, client_id)

@@ -138,8 +138,8 @@ Used = Callable[[Account], float]
 
 
 @pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> Used:
-    """What has been counted for an account since the test began."""
+def used(running: InProcessCluster, monkeypatch: pytest.MonkeyPatch) -> Used:
+    """What has been counted for an account since the test began, once nobody owes anything."""
     seen: list[tuple[Account, float]] = []
     use = Account.use
 
@@ -147,8 +147,14 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Used:
         seen.append((account, amount))
         return use(account, amount, now_ms)
 
+    def counted(account: Account) -> float:
+        eventually(
+            lambda: not any(quota.owed for each in at_doors(running) for quota in each._quotas.values()), "charged"
+        )
+        return sum(amount for each, amount in seen if each is account)
+
     monkeypatch.setattr(Account, "use", noted)
-    return lambda account: sum(amount for each, amount in seen if each is account)
+    return counted
 
 
 def exceed(client: Client, topic: str, running: InProcessCluster) -> int:
