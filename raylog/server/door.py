@@ -62,7 +62,7 @@ logger = logging.getLogger("raylog.replica")
 
 SERVED: Final = (PRODUCE, FETCH, *IN_TRANSACTIONS)
 RETRY_S: Final = 0.05
-SETTLED_S: Final = 0.001
+SETTLED_S: Final = 0.01
 LONG_STAY: Final = 4_096
 """A connection that was served so often before it goes back was right to come."""
 KNOWN_MAX: Final = 1_024
