@@ -13,8 +13,9 @@ when clients leave so much unread that a Fetch has to wait for room, which the B
 answer that is an error goes the long way, and names no leader: the nodes that hosts know are
 processes inside, and the client asks the Broker for Metadata next.
 
-What a client with a quota of bytes is served is counted (``door_quotas``). The request by which it
-exceeds the quota is served, and the next one turned back: the Broker throttles. So is a Fetch that
+What a client with a quota is served is counted (``door_quotas``): what is much beside the quota at
+once, the rest within ``SETTLED_S``. The request by which it exceeds the quota is served, and the next
+one turned back: the Broker throttles. So is a Fetch that
 may return more than the quota allows at once, and any request with another client id than those
 that brought the connection here. Where the Broker has died, the connection is not read for as long as
 the client has to wait.
