@@ -271,6 +271,7 @@ def test_who_has_exceeded_its_quota_at_a_host_stays_though_its_broker_has_it_wai
     monkeypatch.setattr(DoorQuota, "charge", lambda *_: NOTICED_MS)
     served = there.requests
     assert write(one, topic) == 0 and there.requests == served + 1, "the request that exceeds it is served"
+    eventually(lambda: there._exceeded, "it to be charged")
     began = time.monotonic()
     while time.monotonic() < began + 1.0:
         assert write(one, topic) < NOTICED_MS
