@@ -184,6 +184,10 @@ class Server:
         connection = self._connection(self)
         connection.is_adopted = True
         prepare(connection)
+        if self.is_over:
+            sock.close()
+            connection.never_came()
+            return
         connection.begin_with(pending)
         self.spawn(self._go_on_with(connection, sock)).add_done_callback(partial(_close_if_cancelled, sock))
 

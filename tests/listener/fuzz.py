@@ -60,7 +60,7 @@ ATHERIS: Final = SUPPORT.parents[1] / ".venv-fuzz" / "bin" / "python"
 
 
 class _Log(logging.Handler):
-    """Counts why connections are closed, and what is an error."""
+    """Counts why connections are closed, and what is an error, or the end of a server."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(logging.INFO)
@@ -75,6 +75,8 @@ class _Log(logging.Handler):
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 where = f" [{type(error).__name__}: {str(error)[:90]}; {Path(last.filename).name}:{last.lineno}]"
             self._report.findings[re.sub(r"127\.0\.0\.1:\d+", "…", text)[:120] + where] += 1
+        elif " is dead: " in text or text.startswith("told to exit"):
+            self._report.findings[re.sub(r"\d+", "…", text)[:120]] += 1
         elif text.startswith("closing"):
             reason = text.partition(": ")[2] or text
             self._report.refusals[re.sub(r"'[^']*'|-?\d+", "…", reason)[:90]] += 1

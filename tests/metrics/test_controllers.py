@@ -55,7 +55,8 @@ def is_idle(running: InProcessCluster, at: At) -> dict[int, Scraped] | None:
     lags = {voter: lag for each in found.values() for (voter,), lag in each.get(table.VOTER_LAG.name, {}).items()}
     applied = values(found, table.RAFT_LAG)
     is_so = set(lags.values()) == {0} and len(lags) == 3 and set(applied.values()) == {0} and len(applied) == 3
-    return found if is_so else None
+    knows = values(found, table.RAFT_HIGH_WATERMARK) == values(found, table.RAFT_END)  # followers hear of it later
+    return found if is_so and knows else None
 
 
 def test_all_controllers_show_where_they_are_and_exactly_one_is_active(running: InProcessCluster, at: At) -> None:

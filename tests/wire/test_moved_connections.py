@@ -230,6 +230,24 @@ def test_a_server_that_stops_closes_a_connection_that_has_just_come(run: Run) ->
     run(work())
 
 
+def test_a_server_that_has_stopped_closes_what_comes_at_once(run: Run) -> None:
+    """A host may hand a connection back while its Broker stops."""
+    lost: list[str] = []
+
+    async def work() -> None:
+        server = server_of({}, ordered=True, secret=None)
+        server.begin()
+        await server.stop()
+        here, there = socket.socketpair()
+        with there:
+            server.adopt(here, b"", lambda connection: connection.on_lost(lambda: lost.append("told")))
+            assert here.fileno() == -1 and lost == ["told"]
+            there.settimeout(5)
+            assert there.recv(1) == b""
+
+    run(work())
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_requests_in_flight_over_moves_are_answered_once_and_in_order(run: Run, every: int) -> None:
     """A client with many requests in flight, small ones and such as come in pieces, whose connection moves all the time."""
