@@ -245,6 +245,7 @@ def test_a_collector_that_does_not_answer_delays_nobody_and_what_waits_is_counte
         assert counts.unsent == 3
         async with asyncio.timeout(5):  # sooner than the request would be given up
             await until(lambda: counts.unsent >= 5)
+            await until(export._sending.done)  # or a server that ends would leave a task
         freed.start()
 
     counts = exported(collector, work)
