@@ -289,7 +289,7 @@ class Log:
         return AppendResult(base_offset, next_offset - 1, wall_ms if stamps_time else -1, self.log_start_offset)
 
     def append_sound(self, batch: BatchView, leader_epoch: int, wall_ms: int, is_followed: bool) -> AppendResult:
-        """Append the batch that ``sound_batch`` has just found: what ``append_as_leader`` does, in a third of the steps.
+        """Append the batch that ``sound_batch`` or ``own_batch`` has just found: what ``append_as_leader`` does, in a third of the steps.
 
         Most requests of a busy leader bring one small batch, and its time goes into these steps. Raises as ``append_as_leader``.
         """

@@ -12,6 +12,8 @@ Records are walked without making objects of them (``raylog.records.checking``):
                                        corrected, as Kafka does: else searches by time would pass the batch over
     compression.type                   names the codec that the batch is stored with
 
+A batch that a coordinator of this process has built is not walked (``own_batch``).
+
 Apache Kafka inflates every batch. Here that would cost several times what the rest of an append
 does, so a compressed batch that the topic gives no reason to inflate is stored as it came.
 
