@@ -122,13 +122,14 @@ class CopiedRange:
         return f"{self.chain}/{self.start}/{self.end}".encode()
 
 
-def copy_of(offset: int, value: bytes) -> bytes:
-    return b"%d:%b" % (offset, value)
+def copy_of(chain: int, offset: int, value: bytes) -> bytes:
+    """Of no other chain: two sources may have the same value at the same offset, and one target."""
+    return b"%d/%d:%b" % (chain, offset, value)
 
 
 def _read_copy(raw: bytes) -> tuple[int, bytes]:
-    offset, _, value = raw.partition(b":")
-    return int(offset), value
+    place, _, value = raw.partition(b":")
+    return int(place.partition(b"/")[2]), value
 
 
 def read_range(raw: bytes) -> CopiedRange:

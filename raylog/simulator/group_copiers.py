@@ -95,7 +95,7 @@ class GroupCopying:
         self.bytes_max = self.transactions.copied_bytes_max
         if self.source is not None:
             self.source.stop()
-        self.source = SourceReader(self, source, chain.start)
+        self.source = SourceReader(self, chain)
         place = TopicPartition(partitions[source], source.partition)
         assignors = self.scheduler.rng.choice(ASSIGNORS)
         self.group = GroupSpec(self.transactional_id, OFFSETS_TOPIC, id, (place,), assignors)

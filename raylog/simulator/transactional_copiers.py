@@ -84,7 +84,7 @@ class Copying:
         for reader in (self.source, self.positions):
             if reader is not None:
                 reader.stop()
-        self.source = SourceReader(self, source, chain.start)
+        self.source = SourceReader(self, chain)
         self.positions = PositionReader(self, chain, self.simulation.checkers.history(positions).end)
 
     # ---------------------------------------------------------------- faults
@@ -256,8 +256,9 @@ class ChainReader(CommittedConsumer):
 
 
 class SourceReader(ChainReader):
-    def __init__(self, copying: Copies, id: TopicIdPartition, start: int) -> None:
-        super().__init__(copying, id, start)
+    def __init__(self, copying: Copies, chain: Chain) -> None:
+        super().__init__(copying, chain.source, chain.start)
+        self._chain = chain
         self._values: dict[int, bytes] = {}
         self._transactional: set[int] = set()  # the offsets of those that are of transactions
         self._jumps: list[int] = []  # where it went on, as what came before was deleted
@@ -288,7 +289,7 @@ class SourceReader(ChainReader):
         for offset, value in self._values.items():
             if offset < start:
                 continue
-            copy = copy_of(offset, value)
+            copy = copy_of(self._chain.number, offset, value)
             if copies and (len(copies) == records_max or len(copy) > left):
                 return offset, copies
             copies.append(copy)
