@@ -7,9 +7,10 @@ nothing. The replicas' machine reports who leads in which epoch and how far the 
 that does not lead is refused there, by epoch.
 
 Records are read and decoded on the loop, a bounded piece at a time; a thread first loads what is
-not in memory. A request for a partition that this process may lead any moment waits for that
-(``early_requests``). One for a partition that it has let go of, or that another process leads, is
-answered at once: NOT_COORDINATOR.
+not in memory. A follower reads all at once what is replicated ``FOLLOW_MS`` after the high watermark
+has moved: nobody waits for it, but others for the processor. A request for a partition that this
+process may lead any moment waits for that (``early_requests``). One for a partition that it has let
+go of, or that another process leads, is answered at once: NOT_COORDINATOR.
 
 Effects are carried out in the order in which the coordinators gave them, even where carrying out
 one brings about others.
@@ -82,6 +83,7 @@ from raylog.types import TopicIdPartition
 logger = logging.getLogger("raylog.coordination")
 
 READ_BYTES = 16 * 1024  # decoded at once: a few milliseconds
+FOLLOW_MS = 5
 DAMAGE_RETRY_MS = 200  # until a damaged log is looked at again
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
 
@@ -176,6 +178,7 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         self._timer: CancellableTimer | None = None
         self._timer_due_ms: int | None = None
         self._is_over = False
+        self._behind: dict[int, _Partition[RequestT, ReplyT, KeyedT]] = {}  # followers that have something to read
 
     def leading(self) -> list[CoordinatorMachine[RequestT, ReplyT, KeyedT]]:
         """The machines of the partitions that this process coordinates now. Only they change themselves."""
@@ -236,7 +239,13 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
                 self._changed(partition, change)
         self._is_ordering = was_ordering
         self._carry_on()
-        self._set_timer()
+        moved = [change.id.partition for change in changes if isinstance(change, HighWatermarkMoved)]
+        if len(moved) < len(changes):
+            self._set_timer()
+            return
+        for number in moved:
+            if (partition := self._partitions.get(number)) is not None:
+                self._set_timer_for(partition)
 
     def _changed(self, partition: _Partition[RequestT, ReplyT, KeyedT], change: Leadership) -> None:
         match change:
@@ -273,7 +282,20 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
             self._begin_anew(partition)
         elif self._leads(partition):
             self._handle(partition, HighWatermarkRose(high_watermark))
-        self._read_on(partition)
+        if partition.leader_epoch >= 0:
+            self._read_on(partition)
+        elif partition.coordinator is not None and partition.coordinator.position < high_watermark:
+            if not self._behind:
+                self._clock.call_later(FOLLOW_MS, self._follow)
+            self._behind[partition.id.partition] = partition
+
+    def _follow(self) -> None:
+        """Have followers read what is replicated by now."""
+        behind, self._behind = self._behind, {}
+        for number, partition in behind.items():
+            if self._partitions.get(number) is partition:
+                self._read_on(partition)
+                self._set_timer_for(partition)
 
     def _begin_anew(self, partition: _Partition[RequestT, ReplyT, KeyedT]) -> None:
         """With a coordinator that has applied nothing."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raylog.control.session import Assignment, Removal, ReplicaDamaged
-from raylog.coordination.runtime import CoordinatorRuntime
+from raylog.coordination.runtime import FOLLOW_MS, CoordinatorRuntime
 from raylog.groups.machine import GroupKind
 from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue, encode
 from raylog.groups.requests import FetchedOffset, OffsetFetch, OffsetsFetched
@@ -25,7 +25,7 @@ PARTITIONS = tuple(TopicPartition("t", number) for number in range(4))
 
 
 class _Clock:
-    """Nothing here waits for the time; what is due at once is done at the next look."""
+    """Nothing here waits for the time; what is due at once or soon is done at the next look."""
 
     def __init__(self) -> None:
         self.due: list[Callable[[], Any]] = []
@@ -38,7 +38,7 @@ class _Clock:
         return WALL_MS
 
     def call_later(self, delay_ms: int, work: Callable[[], Any]) -> _Clock:
-        if not delay_ms:
+        if delay_ms <= FOLLOW_MS:
             self.due.append(work)
         else:
             self.later.append(work)
