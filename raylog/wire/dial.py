@@ -11,7 +11,9 @@ from silence.
 
 Where links have TLS, a process that is stopped before TLS is agreed on is `unreachable`. Certificates
 that one end does not accept say nothing about the other one's life: where this end refuses, that is
-`mute`, where the other one does, `unreachable`.
+`mute`, where the other one does, `unreachable`. Nor is a connection that is closed before TLS is
+agreed on the end of a process: it may hold as many strangers of this address as it takes. So it is
+dialled again until the time is up; a process that was dying refuses then.
 
 A killed process's listener may accept for an instant, which is why accepting alone proves nothing.
 What the outcomes mean for leadership is the controller's to decide.
@@ -28,11 +30,12 @@ from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.frames import Entity
 from raylog.wire.handshake import ClientHandshake, HandshakeError, Peer
-from raylog.wire.internal_tls import Secret
+from raylog.wire.internal_tls import Secret, SecretInsideTls
 
 logger = logging.getLogger("raylog.wire")
 
 DIAL_TIMEOUT_MS: Final = 200
+RETRY_S: Final = 0.01
 
 DialOutcome = Literal["alive", "refused", "closed", "mute", "unreachable"]
 
@@ -55,7 +58,8 @@ async def dial(
     connection = Connection(endpoint, "raylog dial")
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            await connection.connect_inside(secret)
+            while not await _is_connected(connection, secret):
+                connection = Connection(endpoint, "raylog dial")
             await connection.shake_hands(ClientHandshake(secret, cluster_id, expect=Peer(node_id, incarnation)))
             if say is not None:
                 await _ask(connection, say)
@@ -70,6 +74,19 @@ async def dial(
     finally:
         connection.abort()
     return "alive"
+
+
+async def _is_connected(connection: Connection, secret: Secret) -> bool:
+    """False where it was closed before TLS was agreed on, after ``RETRY_S``."""
+    try:
+        await connection.connect_inside(secret)
+    except DisconnectedError as error:
+        if not isinstance(secret, SecretInsideTls) or outcome_of(error) != "closed":
+            raise
+        connection.abort()
+        await asyncio.sleep(RETRY_S)
+        return False
+    return True
 
 
 async def _ask(connection: Connection, question: Entity) -> None:

@@ -19,6 +19,7 @@ from raylog.types import Endpoint
 from raylog.wire.dial import dial
 from raylog.wire.handshake import HandshakeError
 from raylog.wire.internal_tls import SecretInsideTls, check_links
+from raylog.wire.limits import Limits
 from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
@@ -184,23 +185,47 @@ def test_a_certificate_of_another_authority_is_refused_and_says_nothing_about_li
     run(work())
 
 
-def test_a_process_that_dies_during_tls_is_dead(run: Run, links: dict[str, str]) -> None:
+@pytest.mark.parametrize("resets", [True, False])
+def test_a_process_that_dies_during_tls_is_dead(run: Run, links: dict[str, str], resets: bool) -> None:
     async def work() -> None:
         async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1)
-            writer.transport.abort()
-
-        async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(65_536)
-            writer.close()
-
-        for dying in (die, end):
-            listening = await asyncio.start_server(dying, "127.0.0.1", 0)
-            endpoint = Endpoint("127.0.0.1", listening.sockets[0].getsockname()[1])
-            wanted: dict[str, Any] = {"node_id": 1, "incarnation": 1, "cluster_id": CLUSTER, "timeout_ms": 60_000}
-            assert await dial(endpoint, secret=inside(links), **wanted) == "closed", dying
             listening.close()
-            await listening.wait_closed()
+            await reader.read(1 if resets else 65_536)
+            if resets:
+                writer.transport.abort()
+            else:
+                writer.close()
+
+        listening = await asyncio.start_server(die, "127.0.0.1", 0)
+        endpoint = Endpoint("127.0.0.1", listening.sockets[0].getsockname()[1])
+        wanted: dict[str, Any] = {"node_id": 1, "incarnation": 1, "cluster_id": CLUSTER, "timeout_ms": 60_000}
+        assert await dial(endpoint, secret=inside(links), **wanted) == "refused"
+        await listening.wait_closed()
+
+    run(work())
+
+
+def test_a_process_that_holds_all_the_strangers_that_it_takes_is_not_dead(run: Run, links: dict[str, str]) -> None:
+    async def work() -> None:
+        server = server_with(inside(links))
+        server.limits = Limits(unauthenticated_of_host_max=1)
+        endpoint = await server.start()
+        _, stranger = await raw(endpoint)
+        await until(lambda: server.connections_of_host["127.0.0.1"] == 1)
+        wanted: dict[str, Any] = {
+            "node_id": IDENTITY.node_id,
+            "incarnation": IDENTITY.incarnation,
+            "cluster_id": CLUSTER,
+            "secret": inside(links),
+        }
+        assert await dial(endpoint, **wanted, timeout_ms=200) == "unreachable"
+        turned_away = server.refused_connections
+        assert turned_away > 1, "it was dialled again"
+        dialling = asyncio.ensure_future(dial(endpoint, **wanted, timeout_ms=60_000))
+        await until(lambda: server.refused_connections > turned_away)
+        stranger.close()
+        assert await dialling == "alive"
+        await server.stop()
 
     run(work())
 
