@@ -25,6 +25,7 @@ from raylog.version import VERSION
 EXPORTER: Final = "OTEL_EXPORTER_OTLP_"
 TIMEOUT_MS: Final = 10_000
 ANSWER_BYTES_MAX: Final = 1 << 20
+_MILLISECONDS: Final = re.compile("0*[1-9][0-9]{0,8}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -89,10 +90,13 @@ class OtlpPost:
 
 
 def _tls(settings: OtlpSettings) -> ssl.SSLContext:
+    def password() -> str:  # or OpenSSL would ask whoever sits at the terminal
+        raise ConfigError(f"the key of {settings.certificate} is encrypted, and there is no setting for its password")
+
     try:
         context = ssl.create_default_context(cafile=settings.ca)
         if settings.certificate:
-            context.load_cert_chain(settings.certificate, settings.key or None)
+            context.load_cert_chain(settings.certificate, settings.key or None, password)
     except OSError as error:
         raise ConfigError(f"the certificates for {settings.endpoint} cannot be used: {error}") from error
     return context
@@ -113,8 +117,8 @@ def one_of(environment: Mapping[str, str], signal: str, name: str, default: str,
 def milliseconds(text: str, name: str, default: int) -> int:
     if not text.strip():
         return default
-    if not text.strip().isascii() or not text.strip().isdigit() or int(text) == 0:
-        raise ConfigError(f"{name}={text!r} is no number of milliseconds")
+    if not _MILLISECONDS.fullmatch(text.strip()):
+        raise ConfigError(f"{name}={text[:40]!r} is no number of milliseconds from 1 to 999999999")
     return int(text)
 
 

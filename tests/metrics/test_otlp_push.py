@@ -213,6 +213,9 @@ def test_a_collector_with_tls_is_known_by_its_authority(tmp_path: Path) -> None:
             sender(receiver.endpoint).send(some())
     with pytest.raises(ConfigError, match="cannot be used"):
         sender("https://localhost", OTEL_EXPORTER_OTLP_CERTIFICATE=str(tmp_path / "none.pem"))
+    locked = str(authority.signed("locked", password="secret"))
+    with pytest.raises(ConfigError, match="is encrypted"):
+        sender("https://localhost", OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE=locked)
 
 
 @core
@@ -329,6 +332,7 @@ def test_what_is_so_anyway_may_be_said(name: str, value: str) -> None:
         ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta"),
         ("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "9" * 5_000),
         ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "no pair"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "a=b%0d%0aHost: c"),
