@@ -10,14 +10,19 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fast_feed
 import pytest
 from fast_feed import DOORS, Door, FastFeed, Lane, session_of
 from fed_frames import split
+from feed_doors import framed
 from growth import Sample, growing
-from long_results import page
+from inside_doors import private_requests
+from long_results import name_of, page
+
+from raylog.wire import private, private_quotas
 
 pytestmark = pytest.mark.core
 
@@ -47,6 +52,14 @@ def test_every_door_is_fed_and_nothing_is_found(tmp_path: Path) -> None:
     written = page(found, "make fuzz-long")
     assert "Findings: none." in written and all(f"| {door} |" in written for door in DOORS)
     assert "| HandshakeMessage |" in written and "| tasks |" in written
+
+
+def test_every_request_of_the_inside_is_fed_and_has_a_name() -> None:
+    everything: Any = SimpleNamespace(versions=private._requests)
+    fed = private_requests(everything)
+    assert {*map(type, fed)} == {*private._requests.values()} and private_quotas.LendQuotas in map(type, fed)
+    assert all(map(framed, fed))
+    assert {name_of(key) for key in private._requests} == {kind.__name__ for kind in private._requests.values()}
 
 
 def test_a_saved_session_is_sent_again(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hostile_frames import real_frames
 from raylog.kafka import table
 from raylog.kafka.context import RequestContext
 from raylog.types import BROKER_SLOT, node_id
-from raylog.wire import private, private_transactions, private_watching
+from raylog.wire import private
 from raylog.wire.frames import decode_response
 from raylog.wire.handshake import ClientHandshake, Peer
 from raylog.wire.server import Server
@@ -46,7 +46,6 @@ _HARMLESS: Final = {
     table.FIND_COORDINATOR.key,
     table.API_VERSIONS.key,
 }
-_MODULES: Final = (private, private_transactions, private_watching)
 
 
 def inside_servers(clients: Clients) -> dict[str, Server]:
@@ -101,14 +100,8 @@ def is_harmless_inside(frame: bytes) -> bool:
 
 def private_requests(server: Server) -> list[Any]:
     """Two of each that the server answers: one of plain values, one of large ones."""
-    kinds = [
-        kind
-        for module in _MODULES
-        for kind in vars(module).values()
-        if isinstance(kind, type) and getattr(kind, "API_KEY", -1) in server.versions and kind in _requests()
-    ]
-    unique = {kind.__name__: kind for kind in kinds}
-    return [_filled(kind, is_large) for _, kind in sorted(unique.items()) for is_large in (False, True)]
+    kinds = [kind for key, kind in sorted(private._requests.items()) if key in server.versions]
+    return [_filled(kind, is_large) for kind in kinds for is_large in (False, True)]
 
 
 def handshakes(cluster_id: str) -> list[list[bytes]]:
@@ -121,10 +114,6 @@ def handshakes(cluster_id: str) -> list[list[bytes]]:
         for node in (-1, 0, 1 << 62):
             found.append([opened, framed(private.HandshakeMessage(scram=proof, node_id=node, incarnation=node))])
     return found
-
-
-def _requests() -> set[type]:
-    return set(private._requests.values())
 
 
 def _filled(kind: type, is_large: bool) -> Any:
@@ -144,6 +133,8 @@ def _value(hint: Any, is_large: bool) -> Any:
         return plain[origin][is_large]
     if origin is float:
         return 1e300 if is_large else 1.0
+    if dataclasses.is_dataclass(origin):
+        return _filled(origin, is_large)
     return _value(inner[0], is_large) if inner else None
 
 

@@ -11,13 +11,11 @@ from fast_feed import DOORS
 from fuzz_report import ROOT
 from kio.schema.index import api_key_map
 
-from raylog.wire import private, private_transactions, private_watching
+from raylog.wire import private
 
 PAGE: Final = ROOT / "tests" / "long_fuzz_results.md"
 BEFORE: Final = ("open", "sasl", "bearer", "tls", "hello")
 ROWS_MAX: Final = 25
-_MODULES: Final = (private, private_transactions, private_watching)
-"""Whose requests have names."""
 INTRODUCTION: Final = """\
 # Fuzzing: the last long run
 
@@ -78,7 +76,7 @@ def name_of(key: int) -> str:
     if key < 0:
         return "none that is served"
     if key >= private.FIRST_API_KEY:
-        return next(name for each in _MODULES for name, kind in vars(each).items() if private._requests[key] is kind)
+        return private._requests[key].__name__
     return str(api_key_map[key]) if key in api_key_map else str(key)
 
 
