@@ -78,6 +78,18 @@ def test_one_that_is_elected_meanwhile_reads_at_once(
     assert log.read_from == [0], "it had nothing more to read"
 
 
+def test_one_that_is_about_to_lead_reads_at_once_what_is_replicated_yet(
+    runtime: CoordinatorRuntime[Any, Any, Any], log: ReplicatedLog
+) -> None:
+    log.high_watermark = 1
+    runtime.receive((LeadershipBegan(ID, 1, 3),))
+    coordinator = runtime.coordinator_of(ID.partition)
+    assert coordinator is not None and coordinator.role is CoordinatorRole.LOADING
+    log.high_watermark = 3
+    runtime.receive((HighWatermarkMoved(ID, 3, 3),))
+    assert log.read_from == [0, 1] and coordinator.role is CoordinatorRole.LEADING
+
+
 def position(runtime: CoordinatorRuntime[Any, Any, Any]) -> int:
     coordinator = runtime.coordinator_of(ID.partition)
     assert coordinator is not None
