@@ -2,7 +2,7 @@
 
 A group's coordinator is the broker whose process leads the group's partition of
 ``__consumer_offsets``, or that broker's stand-in (``routes``); a transactional id's, of
-``__transaction_state``.
+``__transaction_state``, or for a while the one on which it died (``coordinator_stand_ins``).
 
 The question is answered from the image. The first one creates the topic and waits, usually for
 milliseconds, until the partition has a leader. If a leader has gone the answer is
@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.kafka import table
 from raylog.listener.arrivals import Arrivals
+from raylog.listener.coordinator_stand_ins import CoordinatorStandIns
 from raylog.listener.routes import Routes
 from raylog.listener.topic_creation import TopicCreator
 from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, partition_for
@@ -31,8 +32,11 @@ FIRST_LEADERS_MS = 5_000  # how long a question waits for the first leader of a 
 
 
 class CoordinatorSearch:
-    def __init__(self, routes: Routes, creation: TopicCreator, arrivals: Arrivals) -> None:
+    def __init__(
+        self, routes: Routes, creation: TopicCreator, arrivals: Arrivals, stand_ins: CoordinatorStandIns
+    ) -> None:
         self._routes = routes
+        self._stand_ins = stand_ins
         self._creation = creation
         self._arrivals = arrivals
 
@@ -77,7 +81,11 @@ class CoordinatorSearch:
                 ErrorCode.invalid_request,
                 f"unknown coordinator type {key_type}: raylog knows type 0, groups, and type 1, transactions",
             )
-        broker = self._routes.leading_broker(topic, partition_for(key))
+        number = partition_for(key)
+        broker = self._routes.leading_broker(topic, number)
+        if key_type == TRANSACTION_KEY and broker != NO_LEADER:
+            stand_in = self._stand_ins.broker(number)
+            broker = broker if stand_in is None else stand_in
         listener = self._routes.listener_or_stand_in(broker)
         if listener is None:
             return _nowhere(

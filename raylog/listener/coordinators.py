@@ -8,9 +8,10 @@ groups is split, and the answers are merged in the order of the request. A reque
 group's partition is new and has no process yet, and while ``__consumer_offsets`` is missing from
 this Broker's image: the client may have found its coordinator through a Broker that is further
 ahead. If this broker neither leads the partition nor stands in for its leader, or if the process
-ends, the answer is NOT_COORDINATOR, and the client looks again. Partitions that do not exist are
-answered here, where offsets are committed for them or a transaction wants to write to them: a
-coordinator does not know which partitions exist.
+ends, the answer is NOT_COORDINATOR, and the client looks again. A broker whose coordinator of
+transactions has died stands in for the one that coordinates now (``coordinator_stand_ins``).
+Partitions that do not exist are answered here, where offsets are committed for them or a transaction
+wants to write to them: a coordinator does not know which partitions exist.
 
 The request's context carries the client's host and id, which describe members. The coordinator
 does not notice when a client disconnects: as in Kafka, the member leaves by its session timeout.
@@ -31,6 +32,7 @@ from raylog.kafka import table
 from raylog.kafka.refusal import refusal
 from raylog.kafka.spec import ApiSpec, GroupSplit
 from raylog.listener.arrivals import Arrivals
+from raylog.listener.coordinator_stand_ins import CoordinatorStandIns
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.routes import Routes
 from raylog.offsets_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, partition_for
@@ -75,7 +77,9 @@ TRANSACTIONS = CoordinatedTopic(TRANSACTIONS_TOPIC, table.OF_TRANSACTIONS, _tran
 
 
 class Coordinators:
-    """Those of one topic. ``coordinated`` is called before a request in a transaction is passed on."""
+    """Those of one topic. ``coordinated`` is called before a request in a transaction is passed on to a
+    process that coordinates for this broker. ``stand_ins``: those of transactions; None: of groups.
+    """
 
     def __init__(
         self,
@@ -84,8 +88,10 @@ class Coordinators:
         owners: Owners,
         arrivals: Arrivals,
         coordinated: Callable[[Request, Owner], None],
+        stand_ins: CoordinatorStandIns | None = None,
     ) -> None:
         self._topic = topic
+        self._stand_ins = stand_ins
         self._arrivals = arrivals
         self._routes = routes
         self._owners = owners
@@ -95,8 +101,16 @@ class Coordinators:
         return {spec: self._list(spec) if spec in LISTED else self.handler(spec) for spec in self._topic.apis}
 
     def owner(self, id: str) -> Owner | None:
-        found = self._routes.leader_of(self._topic.name, partition_for(id))
+        """The process to ask about a group or a transactional id, if this broker is the one to do so."""
+        number = partition_for(id)
+        if self._passes_on(number):
+            return self._routes.leading_process(self._topic.name, number)
+        found = self._routes.leader_of(self._topic.name, number)
         return found if isinstance(found, Owner) else None
+
+    def _passes_on(self, number: int) -> bool:
+        """Return whether this broker stands in for the one whose process coordinates."""
+        return self._stand_ins is not None and self._stand_ins.passes_on(number)
 
     def handler(self, spec: ApiSpec) -> Handler:
         """Pass requests of that API on."""
@@ -159,7 +173,7 @@ class Coordinators:
         def replied(reply: Any, error: Exception | None) -> None:
             request.reply(finish(_turned_away(spec, version, body) if error is not None else reply))
 
-        if spec in table.IN_TRANSACTIONS:
+        if spec in table.IN_TRANSACTIONS and not self._passes_on(partition_for(self._topic.id_of(body))):
             self._coordinated(request, owner)
         self.ask(spec, owner, body, request, replied)
 

@@ -44,6 +44,7 @@ from raylog.listener.arrivals import Arrivals
 from raylog.listener.broker_loggers import BrokerLoggers
 from raylog.listener.controller_link import TIMEOUT_MS, ControllerLink
 from raylog.listener.coordinator_search import CoordinatorSearch
+from raylog.listener.coordinator_stand_ins import CoordinatorStandIns
 from raylog.listener.coordinators import GROUPS, TRANSACTIONS, CoordinatedTopic, Coordinators
 from raylog.listener.fan_out import FanOut
 from raylog.listener.fetch import Fetches
@@ -132,7 +133,9 @@ class Router:
             self._routes, self._owners, self.sessions, clock.monotonic_ms, budget, self._arrivals, self._moves.routed
         )
         fetches.readable, fetches.quota_of = self._guard.readable, self.quotas.of_fetch
-        self._groups, self._transactions = map(self._coordinators, (GROUPS, TRANSACTIONS))
+        self._stand_ins = CoordinatorStandIns(self._routes, clock.monotonic_ms)
+        self._groups = self._coordinators(GROUPS)
+        self._transactions = self._coordinators(TRANSACTIONS, self._stand_ins)
         self.server = self._server(fetches, ports, cluster_id, stages)
         self.server.on_read = budget.answers_read
         self._guard.protect(self.server)
@@ -180,7 +183,9 @@ class Router:
             **self.telemetry.handlers(),
             **groups.handlers(),
             **transactions.handlers(),
-            table.FIND_COORDINATOR: CoordinatorSearch(self._routes, self._creation, self._arrivals).find,
+            table.FIND_COORDINATOR: CoordinatorSearch(
+                self._routes, self._creation, self._arrivals, self._stand_ins
+            ).find,
             table.INIT_PRODUCER_ID: self._init_producer_id(transactions),
         }
 
@@ -195,8 +200,8 @@ class Router:
         """Of the APIs that change configs: this broker checks its own certificates, and passes on."""
         return certificate_changes.handlers(self._link, self._routes, self._check_certificates)
 
-    def _coordinators(self, topic: CoordinatedTopic) -> Coordinators:
-        return Coordinators(topic, self._routes, self._owners, self._arrivals, self._moves.coordinated)
+    def _coordinators(self, topic: CoordinatedTopic, stand_ins: CoordinatorStandIns | None = None) -> Coordinators:
+        return Coordinators(topic, self._routes, self._owners, self._arrivals, self._moves.coordinated, stand_ins)
 
     def _scattered(self, spec: ApiSpec) -> Handler:
         return FanOut(spec, self._routes, self._owners, self._arrivals, self._moves.routed).handle
@@ -226,6 +231,7 @@ class Router:
         """
         self._take_limits()
         self._gone.follow()
+        self._stand_ins.follow()
         self.telemetry.follow()
         if self._guard.follow() | self._follow_quotas():
             self._moves.revoke()

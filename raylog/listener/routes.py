@@ -95,7 +95,7 @@ class Routes:
         stand_in = leader if leader == self.broker_id else self.stand_in_of(leader)
         if stand_in != self.broker_id:
             return Redirect(ErrorCode.not_leader_or_follower, stand_in, found.leader_epoch)
-        owner = self._owner(found.node_of(leader))
+        owner = self.owner(found.node_of(leader))
         if owner is not None:
             return owner
         absent = LeaderStarting if new_partitions.is_new(found) else Redirect
@@ -108,7 +108,7 @@ class Routes:
         found = self._state(topic, number)
         if isinstance(found, Redirect):
             return None
-        return self._owner(found.node_of(new_partitions.leader_or_next(self.image, found)))
+        return self.owner(found.node_of(new_partitions.leader_or_next(self.image, found)))
 
     def reader(self, topic: Any, number: int) -> Owner | Redirect:
         """Return the process of this broker that a consumer in its rack may read from: leader or
@@ -118,14 +118,14 @@ class Routes:
         if isinstance(found, Redirect):
             return found
         node = found.node_of(self.broker_id)
-        owner = self._owner(node) if node >= 0 else None
+        owner = self.owner(node) if node >= 0 else None
         return owner or self.leader(topic, number)
 
     def leading_broker(self, topic: str, number: int) -> int:
         """Return the broker whose live process leads a partition; −1 if there is none."""
         found = self.image.topic_named(topic)
         state = found.partitions.get(number) if found is not None else None
-        if state is None or self._owner(state.node_of(state.leader)) is None:
+        if state is None or self.owner(state.node_of(state.leader)) is None:
             return NO_LEADER
         return state.leader
 
@@ -156,8 +156,13 @@ class Routes:
     def replica_processes(self) -> list[Owner]:
         """Return the live processes of this broker that hold replicas."""
         nodes = sorted(node for node in self.image.actors if broker_of(node) == self.broker_id)
-        owners = (self._owner(node) for node in nodes if slot_of(node) != BROKER_SLOT)
+        owners = (self.owner(node) for node in nodes if slot_of(node) != BROKER_SLOT)
         return [owner for owner in owners if owner is not None]
+
+    def owner(self, node: int) -> Owner | None:
+        """Return a node's live process; None while it has none."""
+        actor = self.image.actors.get(node)
+        return Owner(node, actor.incarnation, actor.endpoint) if actor is not None and actor.alive else None
 
     def _find(self, topic: Any, number: int) -> PartitionState | Redirect:
         return self._state(_named(topic), number)
@@ -172,10 +177,6 @@ class Routes:
                 return UNKNOWN_ID
         state = found.partitions.get(number) if found is not None else None
         return state if state is not None else UNKNOWN_NAME
-
-    def _owner(self, node: int) -> Owner | None:
-        actor = self.image.actors.get(node)
-        return Owner(node, actor.incarnation, actor.endpoint) if actor is not None and actor.alive else None
 
     # ------------------------------------------------------------------ brokers
 
