@@ -120,8 +120,7 @@ class Router:
         self.sessions = FetchSessions(lambda: clock.chance.getrandbits(31))
         self.telemetry = Telemetry(broker_id, image, clock.monotonic_ms, clock.chance.getrandbits)
         self._request_logs = RequestLogs(clock.chance.getrandbits)
-        self._check_certificates = check_certificates
-        self._loggers = loggers
+        self._check_certificates, self._loggers = check_certificates, loggers
         self._arrivals = Arrivals()
         self._creation = TopicCreator(self._routes, self._link, self._arrivals)
         self._sasl = SaslAuthenticator(lambda: self._routes.image.credentials, key=secret_bytes(secret))
@@ -134,8 +133,7 @@ class Router:
         )
         fetches.readable, fetches.quota_of = self._guard.readable, self.quotas.of_fetch
         self._stand_ins = CoordinatorStandIns(self._routes, clock.monotonic_ms)
-        self._groups = self._coordinators(GROUPS)
-        self._transactions = self._coordinators(TRANSACTIONS, self._stand_ins)
+        self._groups, self._transactions = self._coordinators(GROUPS), self._coordinators(TRANSACTIONS, self._stand_ins)
         self.server = self._server(fetches, ports, cluster_id, stages)
         self.server.on_read = budget.answers_read
         self._guard.protect(self.server)
