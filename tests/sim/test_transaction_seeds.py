@@ -17,11 +17,11 @@ from raylog.simulator.simulation import EVENTS
 
 pytestmark = pytest.mark.sim
 
-SEEDS = range(1, 15)
+SEEDS = range(1, 21)
 FAILED_SEEDS = (12, 10_019)
 """What a coordinator had written was looked at after what another replica of its process did in the same turn; copies were too large
 for the segments of their target."""
-FURTHER_SEEDS = range(15, 151)
+FURTHER_SEEDS = range(21, 151)
 """Slow ones: ``make test-long`` runs them."""
 PROCESSES = 2
 MET = {
