@@ -77,8 +77,8 @@ TRANSACTIONS = CoordinatedTopic(TRANSACTIONS_TOPIC, table.OF_TRANSACTIONS, _tran
 
 
 class Coordinators:
-    """Those of one topic. ``coordinated`` is called before a request in a transaction is passed on to a
-    process that coordinates for this broker. ``stand_ins``: those of transactions; None: of groups.
+    """Those of one topic. ``coordinated`` is called before a request in a transaction is passed on.
+    ``stand_ins``: those of transactions; None: of groups.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Coordinators:
         def replied(reply: Any, error: Exception | None) -> None:
             request.reply(finish(_turned_away(spec, version, body) if error is not None else reply))
 
-        if spec in table.IN_TRANSACTIONS and not self._passes_on(partition_for(self._topic.id_of(body))):
+        if spec in table.IN_TRANSACTIONS:
             self._coordinated(request, owner)
         self.ask(spec, owner, body, request, replied)
 
