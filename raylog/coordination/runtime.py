@@ -364,9 +364,9 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         """What whole batches say from ``position`` on. What can't be read is named in the server's
         log and passed over.
 
-        So is what a later record with the same key replaces: to decode a record takes six times as long as
-        to find it. One in a transaction replaces nothing yet, and a tombstone leaves what stands before
-        it, which may have overtaken a transaction's.
+        A record that a later one with the same key replaces is not decoded, which takes six times as long
+        as to find it. One in a transaction replaces nothing yet, and a tombstone leaves what stands
+        before it, which may have overtaken a transaction's.
         """
         found: list[EndOfTransaction | tuple[int | None, LightRecord]] = []
         newest: dict[bytes, int] = {}

@@ -11,13 +11,12 @@ from authorized import EVERYTHING, Clients, set_configs
 from first_leaders import preferred_leaders_are_awaited
 from kio.schema.errors import ErrorCode
 from outside import Client, fetch, metadata, parts, produce, request
-from raw_requests import batch, eventually
+from raw_requests import at_doors, batch, eventually
 
 from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.security.permissions import Operation
 from raylog.server.broker_server import BrokerServer
-from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, node_id
 
@@ -31,11 +30,6 @@ def running() -> Iterator[InProcessCluster]:
         with AdminClient(found.address) as admin:
             admin.create_topics([NewTopic(TOPIC, replica_assignment={0: (0, 1), 1: (1, 0)})])
         yield found
-
-
-def at_doors(running: InProcessCluster) -> list[Any]:
-    hosts = [server for server in running.launcher.servers.values() if isinstance(server, ReplicaServer)]
-    return [connection for host in hosts for connection in host.door.server.connections]
 
 
 def handlers(running: InProcessCluster, broker: int) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from outside import Client, metadata, produce, request
 from outside_producer import Producer
-from raw_requests import eventually
+from raw_requests import at_doors, eventually
 
 from raylog.client.sync import AdminClient
 from raylog.listener.moves import PATIENCE
@@ -27,12 +27,6 @@ pytestmark = pytest.mark.core
 NONE = ErrorCode.none
 UNKNOWN = ErrorCode.unknown_topic_or_partition
 NewTopicOf = Callable[..., str]
-
-
-def at_doors(running: InProcessCluster) -> list[Any]:
-    """The connections at the doors of all hosts."""
-    servers = [each for each in running.launcher.servers.values() if isinstance(each, ReplicaServer)]
-    return [each for server in servers for each in server.door.server.connections]
 
 
 @pytest.fixture

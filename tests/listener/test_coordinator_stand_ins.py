@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from outside import Client, request
 from outside_producer import Producer
-from raw_requests import eventually, isr_is_whole
+from raw_requests import at_doors, eventually, isr_is_whole
 
 from raylog.client.sync import AdminClient
 from raylog.listener import coordinator_stand_ins
@@ -29,7 +28,6 @@ from raylog.metadata.records import (
     TopicCreated,
 )
 from raylog.offsets_topic import TRANSACTIONS_TOPIC, partition_for
-from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import BROKER_SLOT, Endpoint, node_id
 
@@ -182,9 +180,8 @@ def test_a_lead_that_moves_while_its_process_lives_is_no_death(sight: Sight) -> 
 
 
 def named(client: Callable[..., Client], broker: int, transactional_id: str) -> int:
-    """The coordinator of an id, as a broker names it."""
+    """The coordinator of an id, as a broker names it; −1 if it knows none."""
     (found,) = client(broker).ask(request(10, 4, key_type=1, coordinator_keys=(transactional_id,))).coordinators
-    assert found.error_code is NONE
     return int(found.node_id)
 
 
@@ -196,11 +193,6 @@ def crash(running: InProcessCluster, broker: int, number: int) -> None:
     """End the process of that broker that holds the partition."""
     state = running.controller._controller.image.topic_named(TRANSACTIONS_TOPIC).partitions[number]
     running.crash(state.node_of(broker))
-
-
-def at_doors(running: InProcessCluster) -> list[Any]:
-    servers = [each for each in running.launcher.servers.values() if isinstance(each, ReplicaServer)]
-    return [each for server in servers for each in server.door.server.connections]
 
 
 @pytest.mark.core
@@ -215,6 +207,7 @@ def test_transactions_go_on_at_the_broker_where_their_coordinator_has_died(
     number = partition_for(one.id)
     eventually(lambda: isr_is_whole(running, TRANSACTIONS_TOPIC, 50), "all replicas in sync")
     home = leader(running, number)
+    monkeypatch.setattr(coordinator_stand_ins, "NAMED_MS", 600_000)  # whatever the machine does meanwhile
     crash(running, home, number)
     one.client = client(home)
     for _ in range(6):
@@ -222,7 +215,7 @@ def test_transactions_go_on_at_the_broker_where_their_coordinator_has_died(
         assert one.end().error_code is NONE
     assert leader(running, number) != home, "it was passed on"
     assert not at_doors(running), "it does not move to another broker's process"
-    assert {named(client, broker, one.id) for broker in range(3)} == {home}
+    eventually(lambda: {named(client, broker, one.id) for broker in range(3)} == {home}, "all to name that broker")
     monkeypatch.setattr(coordinator_stand_ins, "NAMED_MS", 0)
     assert {named(client, broker, one.id) for broker in range(3)} == {leader(running, number)}
     eventually(lambda: one.add(topic, 0) == {0: NONE}, "the transaction before to be complete")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from outside import Client, Pending, fetch, metadata, parts, produce
-from raw_requests import batch, eventually, nodes_of
+from raw_requests import at_doors, batch, eventually, nodes_of
 
 from raylog.client.sync import AdminClient, Producer
 from raylog.listener.moves import PATIENCE
@@ -56,11 +56,6 @@ def host_of(running: InProcessCluster, topic: str) -> ReplicaServer:
     found = running.launcher.servers[nodes_of(running, topic)[0]]
     assert isinstance(found, ReplicaServer)
     return found
-
-
-def at_doors(running: InProcessCluster) -> list[Any]:
-    hosts = [each for each in running.launcher.servers.values() if isinstance(each, ReplicaServer)]
-    return [each for host in hosts for each in host.door.server.connections]
 
 
 @pytest.fixture

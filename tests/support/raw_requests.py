@@ -10,8 +10,9 @@ from typing import Any
 from raylog.client.links import requests
 from raylog.client.sync import call
 from raylog.records.codec import encode_values
+from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster
-from raylog.types import Endpoint, TopicPartition
+from raylog.types import Endpoint, TopicPartition, broker_of
 from raylog.wire.connection import Connection
 from raylog.wire.private import ClusterStatusRequest
 
@@ -136,6 +137,12 @@ def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 120.0
             return found
         time.sleep(0.02)
     raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+
+
+def at_doors(running: InProcessCluster, broker: int | None = None) -> list[Any]:
+    """The connections at the doors of a broker's hosts; None: of all hosts."""
+    servers = [each for node, each in running.launcher.servers.items() if broker in (None, broker_of(node))]
+    return [each for server in servers if isinstance(server, ReplicaServer) for each in server.door.server.connections]
 
 
 def isr_is_whole(running: InProcessCluster, topic: str, partitions: int = 1) -> bool:
